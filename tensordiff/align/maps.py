@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from tensordiff.align.compatibility import fits_whole
 from tensordiff.align.expression import Expression, Name, bind, generalize, names, parse, placeholders
 from tensordiff.align.expression.placeholder import filled
-from tensordiff.align.fit import fits_whole
 from tensordiff.align.index import Index
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.dump.model import Entry

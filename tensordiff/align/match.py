@@ -16,8 +16,8 @@ from functools import cached_property
 from itertools import filterfalse
 from typing import Literal, Protocol
 
+from tensordiff.align.compatibility import could_be_same, could_be_same_port, fits_whole, is_shared_by_rows
 from tensordiff.align.coverage import Coverage
-from tensordiff.align.fit import could_be_same, fits_whole, is_shared_by_rows, same_port
 from tensordiff.align.index import (
     ComputedTensor,
     Index,
@@ -39,7 +39,7 @@ from tensordiff.dump.model import Dump, Entry
 from tensordiff.dump.ranks.joined_tensor import JoinedRanks
 from tensordiff.util.slices import SlicedSet, release
 
-_SHOWN = (ComputedTensor, JoinedRanks)
+_MADE_OF_OTHERS = (ComputedTensor, JoinedRanks)
 """What is stored behind an entry that was made of others."""
 PairedBy = Literal["name", "rule", "map", "fused", "value", "learned"]
 
@@ -58,7 +58,7 @@ class Pair:
     def views(self) -> list[str]:
         """Ranks that were put together, and views that a rule asked for. Those that shapes alone ask for are found when
         the pair is measured."""
-        if type(self.reference.stored) not in _SHOWN and type(self.candidate.stored) not in _SHOWN:
+        if type(self.reference.stored) not in _MADE_OF_OTHERS and type(self.candidate.stored) not in _MADE_OF_OTHERS:
             return []  # nearly all, and there may be very many
         reference, candidate = (view_on(side) or ranks_of(side) for side in (self.reference, self.candidate))
         if not reference and not candidate:
@@ -175,12 +175,12 @@ def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -
     matcher.take_named()
     if matcher.has_orphans:
         matcher.take_all("map", _inputs_of_mapped(matcher))
-        matcher.take_all("rule", _ports(matcher))
+        matcher.take_all("rule", _pair_numbered_ports(matcher))
         matcher.take_learned(filter(is_of_inputs, plan.learned_maps), only_orphans=True)
         matcher.take_all("fused", mapped(plan.preset_maps, *sides), only_orphans=True)
         matcher.take_learned(filterfalse(is_of_inputs, plan.learned_maps), only_orphans=True)
         matcher.take_all("value", mapped(plan.proven_maps, *sides), only_orphans=True)
-        matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher, overruled))
+        matcher.take_all("rule", _partial_calls((*plan.views, *plan.fallback_views), matcher, overruled))
     alignment = matcher.alignment(plan)
     matcher.release()
     return alignment
@@ -229,7 +229,7 @@ class _Matcher:
             wanted = (reference, candidate)
             if only_orphans and not any(_is_whole_orphan(self, side) for side in wanted):
                 continue
-            if all(self.is_free(r, c) for r, c in _wholes(reference, candidate)):
+            if all(self.is_free(r, c) for r, c in _used_up(reference, candidate)):
                 self.take(reference, candidate, by)
 
     def take_learned(self, maps: Iterable[MapRule], *, only_orphans: bool = False) -> None:
@@ -252,9 +252,9 @@ class _Matcher:
         used_reference, used_candidate = self.used_reference, self.used_candidate
         for key, calls in self.reference.calls.items():
             others = theirs.get(key)
-            if others is None or ("/" in key[0] and is_operation(key[0])):
+            if others is None or is_operation(key[0]):
                 continue
-            for reference, candidate in _fit_calls(calls, others):
+            for reference, candidate in _pair_calls(calls, others):
                 ours, other = id(reference), id(candidate)
                 is_ours_free = ours not in used_reference or ours in only_parts
                 if is_ours_free and (other not in used_candidate or other in only_parts):
@@ -282,7 +282,7 @@ class _Matcher:
             Pair(k, name, *pair) for k, (name, pair) in enumerate(zip(self._names(in_order), in_order, strict=True))
         )
         return Alignment(
-            tuple(map(_viewer(plan), pairs)),
+            tuple(map(_view_applier(plan), pairs)),
             tuple(entry for entry in self.reference.dump.entries if id(entry) not in self.used_reference),
             tuple(entry for entry in self.candidate.dump.entries if id(entry) not in self.used_candidate),
             compare_order(self.reference.dump, self.candidate.dump, in_order),
@@ -297,7 +297,7 @@ class _Matcher:
         self.candidate.release()
 
 
-def _wholes(reference: Entry, candidate: Entry) -> Iterator[tuple[Entry | None, Entry | None]]:
+def _used_up(reference: Entry, candidate: Entry) -> Iterator[tuple[Entry | None, Entry | None]]:
     """The entries that a pair uses up; parts of an expression may be used by other pairs too."""
     yield (reference if list(parts_of(reference)) == [reference] else None), None
     yield None, (candidate if list(parts_of(candidate)) == [candidate] else None)
@@ -311,7 +311,7 @@ def _is_whole_orphan(matcher: _Matcher, entry: Entry) -> bool:
 # --- names ---------------------------------------------------------------------------------------
 
 
-def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
+def _pair_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
     """Pair calls by number; a single call with the last one of the other side that fits. Inputs must always fit."""
     if len(calls) == len(others) == 1 and not calls[0].is_input:  # most are so, and there may be very many
         return ((calls[0], others[0]),)
@@ -341,17 +341,17 @@ def _by_number(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tupl
     return [(call, numbered[call.call]) for call in calls if call.call in numbered]
 
 
-def _ports(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
+def _pair_numbered_ports(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
     """Ports that one side numbers and the other names, where shapes leave one choice on either side."""
     for key, entries in matcher.reference.layers.items():
-        if "/" in key[0] and is_operation(key[0]):
+        if is_operation(key[0]):
             continue  # paired by their sequence or not at all
         others = matcher.candidate.layers.get(key, [])
         ours = [entry for entry in entries if matcher.is_free(entry, None)]
         theirs = [entry for entry in others if matcher.is_free(None, entry)]
         for reference in ours if theirs else []:
-            fitting = [entry for entry in theirs if same_port(reference, entry)]
-            if len(fitting) != 1 or sum(same_port(entry, fitting[0]) for entry in ours) != 1:
+            fitting = [entry for entry in theirs if could_be_same_port(reference, entry)]
+            if len(fitting) != 1 or sum(could_be_same_port(entry, fitting[0]) for entry in ours) != 1:
                 continue
             if reference.is_input or (_only_output(reference, entries) and _only_output(fitting[0], others)):
                 yield reference, fitting[0]
@@ -368,9 +368,11 @@ def _inputs_of_mapped(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
             for some, one in zip(calls, (reference, candidate), strict=True)
         )
         for a in ours:
-            fitting = [b for b in theirs if same_port(a, b)]
+            fitting = [b for b in theirs if could_be_same_port(a, b)]
             named = [b for b in fitting if port_of(b.port) == port_of(a.port)] or fitting
-            if len(named) == 1 and (len(fitting) > 1 or sum(same_port(other, named[0]) for other in ours) == 1):
+            if len(named) == 1 and (
+                len(fitting) > 1 or sum(could_be_same_port(other, named[0]) for other in ours) == 1
+            ):
                 yield a, named[0]
 
 
@@ -387,7 +389,7 @@ def _only_output(entry: Entry, entries: Sequence[Entry]) -> bool:
     return not any(e is not entry and e.layer == entry.layer and not e.is_input for e in entries)
 
 
-def _other_calls(
+def _partial_calls(
     views: Sequence[ViewRule], matcher: _Matcher, overruled: frozenset[int]
 ) -> Iterator[tuple[Entry, Entry]]:
     """Calls of the candidate that compute part of what the reference computed once: the last token's logits.
@@ -408,9 +410,9 @@ def _other_calls(
 # --- views ---------------------------------------------------------------------------------------
 
 
-def _viewer(plan: AlignmentPlan) -> Callable[[Pair], Pair]:
+def _view_applier(plan: AlignmentPlan) -> Callable[[Pair], Pair]:
     """A function that applies the first view that matches a pair; a built-in view only where shapes need it."""
-    own_view, built_in_view = _finder(plan.views), _finder(plan.fallback_views)
+    own_view, built_in_view = _view_finder(plan.views), _view_finder(plan.fallback_views)
 
     def with_view(pair: Pair) -> Pair:
         rule = own_view(pair.name) or built_in_view(pair.name)
@@ -427,7 +429,7 @@ def _viewer(plan: AlignmentPlan) -> Callable[[Pair], Pair]:
     return with_view
 
 
-def _finder(views: Sequence[ViewRule]) -> Callable[[str], ViewRule | None]:
+def _view_finder(views: Sequence[ViewRule]) -> Callable[[str], ViewRule | None]:
     """A function that finds the first view that matches a layer's name."""
     tests = [(view.regex.matches, view) for view in views]
 

@@ -20,11 +20,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from tensordiff.align.index import Index
-from tensordiff.align.operation_layouts import Layouts, Shape
+from tensordiff.align.operation_layouts import Layouts, Shape, ValueStats, have_similar_stats
 from tensordiff.align.views import broadcast
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Entry
@@ -32,7 +33,7 @@ from tensordiff.errors import DumpError
 
 _NAME = re.compile(r"(.*)/(op|fn)_(\d+)_([^/]*)", re.DOTALL)
 _UNPAIRED = 1.0
-_OTHER_NAME, _OTHER_OP, _REPLACED, _OTHER_SHAPE, _OTHER_VALUES = 1.2, 1.3, 1.7, 0.9, 0.4
+_OTHER_NAME, _OTHER_KIND, _REPLACED, _OTHER_SHAPE, _OTHER_VALUES = 1.2, 1.3, 1.7, 0.9, 0.4
 _VIEWS = frozenset({
     "view", "unsafe_view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "expand", "slice", "select",
     "split", "alias", "detach", "clone",
@@ -45,8 +46,6 @@ _FIRST_OUTPUTS = {"output": "output_0", "output_0": "output"}
 _MAX_CELLS = 1 << 22
 _MAX_READ = 1 << 16  # elements of an output that are looked at
 
-ValueStats = tuple[float, float]
-"""Mean and RMS of a tensor."""
 Group = tuple[str, str, int, int]
 """Canonical layer, kind, step, call."""
 
@@ -103,33 +102,50 @@ def _stats_of(entry: Entry) -> ValueStats:
     return (float(some.mean()), float(np.sqrt((some**2).mean()))) if some.size else (0.0, 0.0)
 
 
+class OperationName(NamedTuple):
+    """The parts of an operation's name: ``layers.0/op_03_aten.mm`` is number 3 of layer ``layers.0``."""
+
+    layer: str
+    kind: str
+    """``op`` for an operation, ``fn`` for a function of several."""
+    number: int
+    name: str
+    """What the engine calls it: ``aten.mm``."""
+
+
+def parse_operation(layer: str) -> OperationName | None:
+    """Parse the name of an operation; None for any other layer."""
+    match = _NAME.fullmatch(layer) if "/" in layer else None
+    return None if match is None else OperationName(match[1], match[2], int(match[3]), match[4])
+
+
 def is_operation(layer: str) -> bool:
     """Whether a layer's name is that of an operation within a layer."""
-    return _NAME.fullmatch(layer) is not None
+    return parse_operation(layer) is not None
 
 
 def computes(layer: str) -> bool:
     """Whether a layer is an operation that computes something, and does not only move what is there."""
-    parts = _NAME.fullmatch(layer) if "/" in layer else None
-    return parts is not None and parts[2] == "op" and _word(parts[4]) not in _VIEWS | _COPIES
+    parts = parse_operation(layer)
+    return parts is not None and parts.kind == "op" and _word(parts.name) not in _VIEWS | _COPIES
 
 
 def operation_name(layer: str) -> str:
     """What an operation is called by its engine, ``aten.mm``; empty for what is none."""
-    parts = _NAME.fullmatch(layer)
-    return "" if parts is None else parts[4]
+    parts = parse_operation(layer)
+    return "" if parts is None else parts.name
 
 
 def layer_of_operation(layer: str) -> str:
     """The layer that an operation is within; empty for what is none."""
-    parts = _NAME.fullmatch(layer)
-    return "" if parts is None else parts[1]
+    parts = parse_operation(layer)
+    return "" if parts is None else parts.layer
 
 
 def operation_number(layer: str) -> int:
     """Its place among the operations of its layer; -1 for what is none."""
-    parts = _NAME.fullmatch(layer)
-    return -1 if parts is None else int(parts[3])
+    parts = parse_operation(layer)
+    return -1 if parts is None else parts.number
 
 
 def _word(name: str) -> str:
@@ -146,8 +162,8 @@ def pair_operations(reference: Index, candidate: Index) -> Iterator[tuple[Entry,
     only = _only_layer(ours), _only_layer(theirs)
     for group, some in ours.items():
         same = group if None in only else (only[1] or "", *group[1:])
-        for a, b in _paired(some, theirs.get(same, []), layouts):
-            yield from ((layouts.in_layout(entry, other), other) for entry, other in _ports(a, b, layouts))
+        for a, b in _pair_sequences(some, theirs.get(same, []), layouts):
+            yield from ((layouts.in_layout(entry, other), other) for entry, other in _pair_ports(a, b, layouts))
 
 
 def _only_layer(operations: Mapping[Group, list[Operation]]) -> str | None:
@@ -160,17 +176,17 @@ def _operations(index: Index) -> Mapping[Group, list[Operation]]:
     """A dump's operations in execution order, by layer and call."""
     groups: dict[Group, dict[int, tuple[str, list[Entry]]]] = defaultdict(dict)
     for entry in index.dump.entries:
-        if "/" in entry.layer and (parts := _NAME.fullmatch(entry.layer)) is not None:
-            layer = index.rules.canonical(parts[1], index.side)
-            group = layer, parts[2], entry.step, entry.call
-            groups[group].setdefault(int(parts[3]), (parts[4], []))[1].append(entry)
+        if (parts := parse_operation(entry.layer)) is not None:
+            layer = index.rules.canonical(parts.layer, index.side)
+            group = layer, parts.kind, entry.step, entry.call
+            groups[group].setdefault(parts.number, (parts.name, []))[1].append(entry)
     return {
         group: [Operation(name, number, tuple(entries)) for number, (name, entries) in sorted(numbered.items())]
         for group, numbered in groups.items()
     }
 
 
-def _ports(ours: Operation, theirs: Operation, layouts: Layouts) -> Iterator[tuple[Entry, Entry]]:
+def _pair_ports(ours: Operation, theirs: Operation, layouts: Layouts) -> Iterator[tuple[Entry, Entry]]:
     """Ports of the same name; of two different operations those inputs that may be the same."""
     ports = {entry.port: entry for entry in theirs.entries}
     for entry in ours.entries:
@@ -190,7 +206,7 @@ def _may_be_same_input(entry: Entry, other: Entry, both: tuple[Operation, Operat
     return not is_proven and ours.kind == theirs.kind and entry.spec.shape == other.spec.shape
 
 
-def _paired(
+def _pair_sequences(
     ours: Sequence[Operation], theirs: Sequence[Operation], layouts: Layouts
 ) -> list[tuple[Operation, Operation]]:
     """The pairs of two sequences: by their order, unless values say otherwise; in the order of the first."""
@@ -203,7 +219,7 @@ def _paired(
         guessed = [(a, b) for a, b in pairs if a.number not in settled[0] and b.number not in settled[1]]
         pairs = [*proven, *guessed]
         pairs += align_operations(_without(ours, pairs, 0), _without(theirs, pairs, 1), layouts)
-        pairs += _last(ours, theirs, pairs)
+        pairs += _last_operations(ours, theirs, pairs)
     return sorted(pairs, key=lambda pair: pair[0].number)
 
 
@@ -228,18 +244,18 @@ def _out_of_order(
             yield nearest, b
 
 
-def _last(
+def _last_operations(
     ours: Sequence[Operation], theirs: Sequence[Operation], pairs: Sequence[tuple[Operation, Operation]]
 ) -> Iterator[tuple[Operation, Operation]]:
     """The last operations that compute something, if they are left: both give what the layer gives, right or wrong."""
     a, b = (next((one for one in reversed(side) if one.kind != "view"), None) for side in (ours, theirs))
-    if a is None or b is None or (a.name != b.name and not _are_namesakes(a, b)):
+    if a is None or b is None or (a.name != b.name and not _are_equivalent(a, b)):
         return
     if not any(a.number == one.number or b.number == other.number for one, other in pairs):
         yield a, b
 
 
-def _are_namesakes(ours: Operation, theirs: Operation) -> bool:
+def _are_equivalent(ours: Operation, theirs: Operation) -> bool:
     """Whether two engines' operations are of one kind and size: torch has a batch of one where llama.cpp has none."""
     sizes = ([[size for size in shape if size != 1] for shape in one.shapes] for one in (ours, theirs))
     return ours.kind == theirs.kind and next(sizes) == next(sizes)
@@ -288,7 +304,7 @@ def cost(ours: Operation, theirs: Operation, layouts: Layouts) -> float:
     shapes = 0.0 if ours.shapes == theirs.shapes else _OTHER_SHAPE
     if shapes and not _may_be_viewed(ours.shapes, theirs.shapes):
         return 3.0
-    other = _OTHER_NAME if ours.kind == theirs.kind else _OTHER_OP
+    other = _OTHER_NAME if ours.kind == theirs.kind else _OTHER_KIND
     if shapes and _is_transposed(ours, theirs, layouts):
         return 0.0 if ours.name == theirs.name else other
     if ours.name != theirs.name:
@@ -305,7 +321,7 @@ def cost(ours: Operation, theirs: Operation, layouts: Layouts) -> float:
         )
     if shapes:
         return shapes
-    return 0.0 if _alike(ours.stats, theirs.stats) else _OTHER_VALUES
+    return 0.0 if ours.stats == theirs.stats or have_similar_stats(ours.stats, theirs.stats) else _OTHER_VALUES
 
 
 def _may_be_viewed(ours: Sequence[Shape], theirs: Sequence[Shape]) -> bool:
@@ -329,10 +345,3 @@ def _had_same_inputs(ours: Operation, theirs: Operation, layouts: Layouts) -> bo
     """Whether two operations got the same number of inputs, with the same values."""
     mine, others = ours.inputs, theirs.inputs
     return bool(mine) and len(mine) == len(others) and all(map(layouts.is_same, mine, others))
-
-
-def _alike(ours: ValueStats, theirs: ValueStats) -> bool:
-    """Whether two tensors could be the same, roughly."""
-    (mean_a, rms_a), (mean_b, rms_b) = ours, theirs
-    size = max(rms_a, rms_b, 1e-30)
-    return abs(rms_a - rms_b) <= 0.05 * size and abs(mean_a - mean_b) <= 0.05 * size

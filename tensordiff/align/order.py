@@ -131,7 +131,7 @@ def order_differences(
     ]
 
 
-Key = tuple[int, list[int], int]
+SortKey = tuple[int, list[int], int]
 """Sort key: step, the rank of each component of the layer's name, call."""
 _DIGEST_BYTES = 1 << 12  # bytes at either end of a tensor that go into its digest
 _MAX_ENTRIES = 20_000  # larger dumps are ordered by names alone
@@ -143,7 +143,7 @@ def infer_order(dump: Dump) -> tuple[list[Entry], bool]:
     calls = dict.fromkeys(e.call_key for e in dump.entries)
     edges = set(_edges_from_values(dump)) if len(dump) <= _MAX_ENTRIES else set()
     within = set(_edges_from_names(calls))
-    keys = _keys(calls)
+    keys = _sort_keys(calls)
     order = _topological_order(keys, edges | within) if edges or within else sorted(calls, key=keys.__getitem__)
     position = {key: k for k, key in enumerate(order)}
     return sorted(dump.entries, key=lambda e: (position[e.call_key], _port_key(e.port))), bool(edges)
@@ -166,7 +166,7 @@ def _edges_from_values(dump: Dump) -> Iterator[tuple[CallKey, CallKey]]:
     inside = _calls_inside(dump)
     for entry in dump.entries:
         for producer in producers.get(_digest(entry), []) if entry.is_input else []:
-            if not _is_within(entry.layer, producer.layer) and not _is_within(producer.layer, entry.layer):
+            if not _is_inside(entry.layer, producer.layer) and not _is_inside(producer.layer, entry.layer):
                 # What is inside a module cannot run before the module gets its input.
                 yield from ((producer.call_key, consumer) for consumer in inside[entry.call_key])
 
@@ -199,7 +199,7 @@ def _edges_from_names(calls: Mapping[CallKey, object]) -> Iterator[tuple[CallKey
             yield key, module
 
 
-def _is_within(inner: str, outer: str) -> bool:
+def _is_inside(inner: str, outer: str) -> bool:
     return inner == outer or inner.startswith(outer + ".")
 
 
@@ -219,7 +219,7 @@ def _digest(entry: Entry) -> object:
     return entry.step, array.size, array.dtype.str, zlib.crc32(ends[1], zlib.crc32(ends[0]))
 
 
-def _topological_order(keys: Mapping[CallKey, Key], edges: set[tuple[CallKey, CallKey]]) -> list[CallKey]:
+def _topological_order(keys: Mapping[CallKey, SortKey], edges: set[tuple[CallKey, CallKey]]) -> list[CallKey]:
     """Calls in an order that all edges allow; by their sort keys where edges leave a choice."""
     after: dict[CallKey, list[CallKey]] = defaultdict(list)
     waiting = dict.fromkeys(keys, 0)
@@ -260,16 +260,16 @@ _USUAL_ORDER = tuple(
 
 
 @lru_cache(maxsize=1 << 14)
-def _rank(component: str) -> tuple[object, ...]:
+def _usual_rank(component: str) -> tuple[object, ...]:
     runs = next((k for k, pattern in enumerate(_USUAL_ORDER) if pattern.search(component)), len(_USUAL_ORDER) // 2)
     return runs, natural_key(component)
 
 
-def _keys(calls: Iterable[CallKey]) -> dict[CallKey, Key]:
+def _sort_keys(calls: Iterable[CallKey]) -> dict[CallKey, SortKey]:
     """A sort key for each call, from names alone."""
     parts = {layer: layer.split(".") for layer in {key.layer for key in calls}}
     # Ranks are nested tuples, which are slow to compare; so each component gets the number of its rank.
-    ranks = {part: _rank(part) for components in parts.values() for part in components}
+    ranks = {part: _usual_rank(part) for components in parts.values() for part in components}
     number = {rank: k for k, rank in enumerate(sorted(set(ranks.values())))}
     position = {component: number[rank] for component, rank in ranks.items()}
     return {key: (key.step, [position[part] for part in parts[key.layer]], key.call) for key in calls}

@@ -19,6 +19,7 @@ from tensordiff.align.rules.file import MapRule, RulesDocument, parse_rules
 from tensordiff.align.rules.rule import Rule, RuleSet, Side
 from tensordiff.align.rules.tables import map_rule, rule
 from tensordiff.dump.model import Dump
+from tensordiff.dump.names import NUMBER_PART
 
 PRESETS = (
     "hf",
@@ -40,7 +41,6 @@ PRESETS = (
 """In the order their rules are tried: later ones rely on what earlier ones removed."""
 _DEFAULTS = ("hf", "max", "bert")
 _FOLDER = Path(__file__).parent / "presets"
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _BETWEEN = ".\0."  # with dots, so that a name's first and last number still stand between dots
 
 
@@ -139,7 +139,7 @@ def _fitting(layers: Iterable[str]) -> tuple[str, ...]:
     outlines: set[str] = set()
     left = iter(layers)
     while some := list(islice(left, _AT_ONCE)):
-        outlines.update(_NUMBER.sub("0", _BETWEEN.join(some)).split(_BETWEEN))
+        outlines.update(NUMBER_PART.sub("0", _BETWEEN.join(some)).split(_BETWEEN))
     return tuple(name for name in PRESETS if preset(name).fits(outlines))
 
 

@@ -18,15 +18,15 @@ from tensordiff.align.coverage import SideCoverage
 from tensordiff.dump.model import Entry
 from tensordiff.errors import printable
 
-_FEWEST = 2
-_LEFT = 0.25
+_FEWEST_ENTRIES = 2
+_LEAST_SHARE = 0.25
 """Of a dump: the share that must be left over, and the share of that which must repeat what was compared."""
-_BOTH = 0.8
+_EXPLAINED_SHARE = 0.8
 """Of a dump: the share that two runs explain."""
-_COMMON = 0.1
+_COMMON_SHARE = 0.1
 _SAMPLE = 256
-_MOST_CUTS = 6
-_CUT = re.compile(r"(?<=.)[._/\- ]")
+_MOST_STARTS = 6
+_WORD_END = re.compile(r"(?<=.)[._/\- ]")
 _NUMBER = re.compile(r"\d+")
 _Key = tuple[str, str, int]
 
@@ -61,20 +61,20 @@ def second_run(side: SideCoverage) -> SecondRun | None:
     steps = {entry.step for entry in side.compared}
     left = [entry for entry in side.left if entry.step in steps]
     total = len(left) + len(side.compared)
-    if len(left) < max(_FEWEST, _LEFT * total):
+    if len(left) < max(_FEWEST_ENTRIES, _LEAST_SHARE * total):
         return None
-    starts = _common_starts((*_spread(left), *_spread(side.compared)))
+    starts = _common_starts((*_sampled(left), *_sampled(side.compared)))
     compared = {_key(entry) for entry in side.compared}
-    some = _spread(left)
+    some = _sampled(left)
     choices = [SecondRun(*two) for two in product(starts, repeat=2) if two[0] < two[1]]
     choices = [one for one in choices if not _are_blocks(one, some)] + [SecondRun("", "")]  # the last: second calls
     found = max(choices, key=lambda one: _count(one, some, compared))
-    if _count(found, left, compared) < max(_FEWEST, _LEFT * len(left)):
+    if _count(found, left, compared) < max(_FEWEST_ENTRIES, _LEAST_SHARE * len(left)):
         return None
     calls = Counter(map(_key, (*side.compared, *left)))
     if found.first == found.second:
-        return found if sum(n for n in calls.values() if n > 1) >= _BOTH * total else None
-    return found if _count(found, (*side.compared, *left), calls.keys()) >= _BOTH * total else None
+        return found if sum(n for n in calls.values() if n > 1) >= _EXPLAINED_SHARE * total else None
+    return found if _count(found, (*side.compared, *left), calls.keys()) >= _EXPLAINED_SHARE * total else None
 
 
 def _are_blocks(run: SecondRun, entries: Sequence[Entry]) -> bool:
@@ -95,7 +95,7 @@ def _key(entry: Entry) -> _Key:
     return entry.layer, entry.port, entry.step
 
 
-def _spread(entries: Sequence[Entry]) -> Sequence[Entry]:
+def _sampled(entries: Sequence[Entry]) -> Sequence[Entry]:
     """A few of many, from everywhere."""
     return entries[:: -(-len(entries) // _SAMPLE) or 1]
 
@@ -103,6 +103,9 @@ def _spread(entries: Sequence[Entry]) -> Sequence[Entry]:
 def _common_starts(entries: Sequence[Entry]) -> list[str]:
     """How names begin, each up to a sign between words, that many have in common; and with nothing."""
     starts = Counter(
-        entry.layer[: cut.end()] for entry in entries for cut in islice(_CUT.finditer(entry.layer), _MOST_CUTS)
+        entry.layer[: cut.end()] for entry in entries for cut in islice(_WORD_END.finditer(entry.layer), _MOST_STARTS)
     )
-    return ["", *(start for start, count in starts.items() if count >= max(_FEWEST, _COMMON * len(entries)))]
+    return [
+        "",
+        *(start for start, count in starts.items() if count >= max(_FEWEST_ENTRIES, _COMMON_SHARE * len(entries))),
+    ]

@@ -31,9 +31,9 @@ from tensordiff.align.by_value import (
     layouts,
     rel_l2,
 )
+from tensordiff.align.compatibility import could_be_same
 from tensordiff.align.expression import evaluate, evaluate_view, generalize, parse, parse_view, placeholders, view_of
 from tensordiff.align.expression.tree import Name, generalize_counts
-from tensordiff.align.fit import could_be_same
 from tensordiff.align.index import Index
 from tensordiff.align.maps import resolve_map
 from tensordiff.align.match import Alignment
@@ -98,8 +98,8 @@ class Suggester:
 
     def suggestions(self) -> Iterator[Suggestion]:
         """Suggestions, equal tensors first, then fused ones."""
-        equal = list(self._equal())
-        yield from (self._of_match(match, agreeing, rivals) for match, agreeing, rivals in equal)
+        equal = list(self._equal_orphans())
+        yield from (self._suggestion_of(match, agreeing, rivals) for match, agreeing, rivals in equal)
         partners = self._partner_layers(match for match, _, rivals in equal if not rivals)
         done = {id(entry) for match, _, _ in equal for entry in (match.reference, match.candidate)}
         theirs = [s for s in self._orphans(self.alignment.candidate_orphans) if id(s.entry) not in done]
@@ -109,7 +109,7 @@ class Suggester:
             for targets, fusions, swapped in ((theirs, whole, False), (ours, split, True)):
                 for target in (target for target in targets if id(target.entry) not in done):
                     self.tick()
-                    fused = self._fused(target, find(fusions, target), partners, swapped)
+                    fused = self._fused_suggestion(target, find(fusions, target), partners, swapped)
                     if fused is not None:
                         suggestion, parts = fused
                         done |= {id(item.entry) for item in (target, *parts)}
@@ -142,11 +142,11 @@ class Suggester:
 
     # --- equal tensors ---------------------------------------------------------------------------
 
-    def _equal(self) -> Iterator[tuple[Match, int, int]]:
+    def _equal_orphans(self) -> Iterator[tuple[Match, int, int]]:
         """Orphans with equal values, how many inputs of their layers agree, and how many others fit as well."""
         ours = FingerprintIndex(self._orphans(self.alignment.reference_orphans))
         theirs = self._ticking(self._orphans(self.alignment.candidate_orphans))
-        matches = [match for target in theirs for match in _best(target, ours)]
+        matches = [match for target in theirs for match in _best_matches(target, ours)]
         support = {match: self._support(match) for match in self._ticking(matches)}
         for match, rivals in assign(support, self._alikeness):
             yield match, support[match].agreeing, rivals
@@ -173,7 +173,7 @@ class Suggester:
         names = self.reference.canonical(match.reference), self.candidate.canonical(match.candidate)
         return SequenceMatcher(None, *names, autojunk=False).ratio()
 
-    def _of_match(self, match: Match, agreeing: int, rivals: int) -> Suggestion:
+    def _suggestion_of(self, match: Match, agreeing: int, rivals: int) -> Suggestion:
         reference, candidate = Name(label(self.reference, match.reference)), label(self.candidate, match.candidate)
         seen = view_of(parse_view(match.view), reference) if match.view else reference
         evidence = [f"values agree to {match.rel_l2:.1e}"]
@@ -184,12 +184,12 @@ class Suggester:
 
     # --- fused tensors ---------------------------------------------------------------------------
 
-    def _fused(
+    def _fused_suggestion(
         self, target: Fingerprint, tried: Iterable[tuple[str, Parts]], partners: set[tuple[str, str]], swapped: bool
     ) -> tuple[Suggestion, Parts] | None:
         """The likeliest of the expressions that give the target by value, with its parts."""
         mine, other = (self.candidate, self.reference) if swapped else (self.reference, self.candidate)
-        proven = _of_partners(_proven(tried, target), target, partners, swapped)
+        proven = _of_partners(_proven_formulas(tried, target), target, partners, swapped)
         if not proven:
             return None
         proven.sort(key=lambda item: (-_likeness(mine, other, item, target), item[0]))
@@ -201,10 +201,10 @@ class Suggester:
         return Suggestion(*sides, distance, evidence, rivals=len(proven) - 1), parts
 
 
-_Proven = tuple[float, str, Parts]
+_ProvenFormula = tuple[float, str, Parts]
 
 
-def _proven(tried: Iterable[tuple[str, Parts]], target: Fingerprint) -> list[_Proven]:
+def _proven_formulas(tried: Iterable[tuple[str, Parts]], target: Fingerprint) -> list[_ProvenFormula]:
     """The expressions that give the target by value."""
     wanted = target.entry.read()
     measured = (
@@ -216,18 +216,18 @@ def _proven(tried: Iterable[tuple[str, Parts]], target: Fingerprint) -> list[_Pr
 
 
 def _of_partners(
-    proven: list[_Proven], target: Fingerprint, partners: set[tuple[str, str]], swapped: bool
-) -> list[_Proven]:
+    proven: list[_ProvenFormula], target: Fingerprint, partners: set[tuple[str, str]], swapped: bool
+) -> list[_ProvenFormula]:
     """Of equal fusions, those of layers that another pair connects with the target's layer, if any."""
 
-    def is_partner(item: _Proven) -> bool:
+    def is_partner(item: _ProvenFormula) -> bool:
         layers = item[2][0].entry.layer, target.entry.layer
         return (layers[::-1] if swapped else layers) in partners
 
     return [item for item in proven if is_partner(item)] or proven
 
 
-def _likeness(mine: Index, other: Index, proven: _Proven, target: Fingerprint) -> float:
+def _likeness(mine: Index, other: Index, proven: _ProvenFormula, target: Fingerprint) -> float:
     names = mine.canonical(proven[2][0].entry), other.canonical(target.entry)
     return SequenceMatcher(None, *names, autojunk=False).ratio()
 
@@ -249,15 +249,15 @@ def _is_equal(a: Fingerprint, b: Fingerprint) -> bool:
     return rel_l2(b.sample, a.sample) <= 10 * near
 
 
-def _best(target: Fingerprint, library: FingerprintIndex) -> list[Match]:
+def _best_matches(target: Fingerprint, library: FingerprintIndex) -> list[Match]:
     """The reference's tensors that equal the target, without those much worse than the best."""
     wanted = target.entry.read()
-    matches = [match for item in library.alike(target) if (match := _in_some_layout(item, target, wanted))]
+    matches = [match for item in library.alike(target) if (match := _match_in_any_layout(item, target, wanted))]
     best = min((match.rel_l2 for match in matches), default=0.0)
     return [match for match in matches if match.rel_l2 <= 3 * best + 1e-7]
 
 
-def _in_some_layout(item: Fingerprint, target: Fingerprint, wanted: Array) -> Match | None:
+def _match_in_any_layout(item: Fingerprint, target: Fingerprint, wanted: Array) -> Match | None:
     if item.entry.step != target.entry.step:
         return None
     array = item.entry.read()
@@ -355,7 +355,7 @@ def accept_chosen(
     Beyond the first error nothing is proven, and there the map is needed most. The error itself may make tensors equal
     that are not the same, as where two projections are swapped: what most layers prove outweighs that.
     """
-    chosen, among = list(chosen), _Found.of(suggestions, reference, candidate)
+    chosen, among = list(chosen), _SuggestionSet.of(suggestions, reference, candidate)
     extended = {general: among.extension(general) for general in dict.fromkeys(one.general for one in chosen)}
     outweighed = {place for places in extended.values() for place in places or ()}
     accepted = dict[MapRule, None]()
@@ -381,23 +381,23 @@ def _pairs_of(suggestions: Iterable[Suggestion], reference: Index, candidate: In
         yield from resolve_map(MapRule(one.reference, one.candidate), reference, candidate)
 
 
-_Place = tuple[str, int]
+_EntryPlace = tuple[str, int]
 """An entry of one side, by name and step."""
-_Partners = dict[_Place, set[str]]
+_Partners = dict[_EntryPlace, set[str]]
 
 
-class _Found(NamedTuple):
+class _SuggestionSet(NamedTuple):
     """All that was suggested, as what chosen suggestions are generalised by."""
 
     groups: _Groups
     sides: tuple[Index, Index]
     partners: tuple[_Partners, _Partners]
     """What each entry of either side is found to equal."""
-    claimed: tuple[set[_Place], set[_Place]]
+    claimed: tuple[set[_EntryPlace], set[_EntryPlace]]
     """The entries of either side that a map pairs which more than one layer proves."""
 
     @classmethod
-    def of(cls, suggestions: Sequence[Suggestion], reference: Index, candidate: Index) -> _Found:
+    def of(cls, suggestions: Sequence[Suggestion], reference: Index, candidate: Index) -> _SuggestionSet:
         """What suggestions say together."""
         groups = _groups(suggestions)
         ours, theirs, ours_claimed, theirs_claimed = defaultdict(set), defaultdict(set), set(), set()
@@ -410,7 +410,7 @@ class _Found(NamedTuple):
                 theirs_claimed.add((c.name, c.step))
         return cls(groups, (reference, candidate), (ours, theirs), (ours_claimed, theirs_claimed))
 
-    def extension(self, general: tuple[str, str]) -> set[_Place] | None:
+    def extension(self, general: tuple[str, str]) -> set[_EntryPlace] | None:
         """Where a general map holds against what values say; None where it does not hold for every layer.
 
         It holds where each of its pairs is proven, or equals nothing else and fits. It also holds against pairs that
@@ -422,7 +422,7 @@ class _Found(NamedTuple):
             return None
         proven = {(r.name, r.step) for r, _ in _pairs_of(group, *self.sides)}
         pairs = list(resolve_map(MapRule(*general), *self.sides))
-        against = dict[_Place, bool]()
+        against = dict[_EntryPlace, bool]()
         for r, c in pairs:
             rivals = self._rivals(r, c)
             if rivals:
@@ -433,7 +433,7 @@ class _Found(NamedTuple):
         is_error = all(against.values()) and _comes_after(set(against), proven - set(against), order)
         return set(against) if is_error else None
 
-    def _rivals(self, r: Entry, c: Entry) -> list[tuple[_Place, set[_Place]]]:
+    def _rivals(self, r: Entry, c: Entry) -> list[tuple[_EntryPlace, set[_EntryPlace]]]:
         """What a pair's entries equal instead of each other, each with the entries of its side that are claimed."""
         ours = self.partners[1].get((c.name, c.step), {r.name})
         theirs = self.partners[0].get((r.name, r.step), {c.name})
@@ -443,7 +443,7 @@ class _Found(NamedTuple):
         ]
 
 
-def _comes_after(against: set[_Place], proven: set[_Place], order: Sequence[_Place]) -> bool:
+def _comes_after(against: set[_EntryPlace], proven: set[_EntryPlace], order: Sequence[_EntryPlace]) -> bool:
     """Whether the pairs that speak against a map are fewer than those that prove it, and after them in every step."""
     if not against or len(against) >= len(proven):
         return not against

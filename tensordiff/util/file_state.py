@@ -17,8 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 
 ABSENT = "absent"
-_SMALL = 1 << 20
-_READ_AT_MOST = 64 << 20  # bytes of small files that are read in one folder; the others are known as large ones are
+_SMALL_FILE = 1 << 20
+_MOST_BYTES_READ = 64 << 20  # bytes of small files that are read in one folder; the others are known as large ones are
 _MOST_FILES = 200_000
 _JUST_NOW_NS = 50_000_000  # the clocks of file systems tick a few milliseconds apart
 
@@ -31,7 +31,7 @@ def file_state(path: str | os.PathLike[str]) -> str:
     """The state of one file, a link followed."""
     try:
         found = Path(path).stat()
-        return _state(str(path), found, by_content=found.st_size <= _SMALL)
+        return _state(str(path), found, by_content=found.st_size <= _SMALL_FILE)
     except OSError:
         return ABSENT
 
@@ -43,11 +43,11 @@ def tree_state(path: Path, without: Path | None = None) -> str:
     """
     if not path.is_dir():
         return file_state(path)
-    digest, left = hashlib.sha256(), _READ_AT_MOST
-    for name in _names(path, _identity(without)):
+    digest, left = hashlib.sha256(), _MOST_BYTES_READ
+    for name in _names(path, _folder_identity(without)):
         try:
             found = (path / name).stat()
-            by_content = found.st_size <= min(_SMALL, left)
+            by_content = found.st_size <= min(_SMALL_FILE, left)
             state = _state(str(path / name), found, by_content=by_content)
             left -= found.st_size if by_content else 0
         except OSError:
@@ -64,7 +64,7 @@ def written_since(path: str, since_ns: int) -> bool:
         return True
 
 
-def _identity(folder: Path | str | None) -> tuple[int, int] | None:
+def _folder_identity(folder: Path | str | None) -> tuple[int, int] | None:
     try:
         found = None if folder is None else Path(folder).stat()
     except OSError:
@@ -77,7 +77,7 @@ def _names(folder: Path, without: tuple[int, int] | None) -> list[str]:
     names: list[str] = []
     seen = {without}
     for parent, folders, files in os.walk(folder, followlinks=True):
-        which = _identity(parent)
+        which = _folder_identity(parent)
         if which in seen or parent.endswith(f"{os.sep}__pycache__"):
             folders.clear()
             continue

@@ -21,8 +21,8 @@ from weakref import WeakSet
 
 IDLE_COLLECTION_S = 1.0
 """How often the app calls ``collect_when_idle``."""
-_NEVER = 1 << 30
-_FEW = 20_000
+_NEVER_COLLECT = 1 << 30
+_FEW_OBJECTS = 20_000
 """Objects that are looked through in a few milliseconds."""
 
 
@@ -44,7 +44,7 @@ class _Pauses:
         with self._lock:
             self._count -= 1
             if not self._count and self._was_on:
-                _age_all()
+                _move_to_oldest_generation()
                 gc.enable()
 
 
@@ -66,7 +66,7 @@ _is_frozen = False
 milliseconds while all threads wait, so it is not asked of a heap that was frozen here, nor twice of any other."""
 
 
-def _age_all() -> None:
+def _move_to_oldest_generation() -> None:
     """Move all objects to the oldest generation: else the next collection would look at all that is new at once."""
     global _is_frozen
     _is_frozen = _is_frozen or gc.get_freeze_count() > 0
@@ -77,7 +77,7 @@ def _age_all() -> None:
 
 def freeze_heap() -> None:
     """Never look through what there is now; what is young and few is collected before."""
-    if gc.get_count()[0] < _FEW:
+    if gc.get_count()[0] < _FEW_OBJECTS:
         gc.collect(0)
     _freeze()
 
@@ -110,7 +110,7 @@ def heap_frozen() -> Iterator[None]:
 def collected_when_idle() -> Iterator[None]:
     """Within, the oldest generation is collected by ``collect_when_idle`` alone; afterwards all is as it was."""
     before = gc.get_threshold()
-    gc.set_threshold(*before[:2], _NEVER)
+    gc.set_threshold(*before[:2], _NEVER_COLLECT)
     try:
         yield
     finally:
@@ -131,7 +131,7 @@ def give_back_memory() -> None:
         trim(0)
 
 
-class _Closed:
+class _ClosedObjects:
     """Large things that were closed and may be frozen: the collector looks for them among all there is.
 
     That takes long, so it is not done every time. What is still held by a thread, or by a message on its way, is
@@ -140,27 +140,27 @@ class _Closed:
 
     def __init__(self) -> None:
         self._things: WeakSet[object] = WeakSet()
-        self._turns = self._wait = 1
+        self._turns_left = self._wait = 1
 
     def add(self, thing: object) -> None:
         self._things.add(thing)
-        self._turns = self._wait = 1
+        self._turns_left = self._wait = 1
 
     def collect(self) -> bool:
         """Take a turn; whether all was looked through."""
-        self._turns -= bool(self._things)
-        if self._turns or not self._things:
+        self._turns_left -= bool(self._things)
+        if self._turns_left or not self._things:
             return False
         gc.unfreeze()
         gc.collect()
         _freeze()
         give_back_memory()
         self._wait *= 2
-        self._turns = self._wait
+        self._turns_left = self._wait
         return True
 
 
-_closed = _Closed()
+_closed = _ClosedObjects()
 
 
 def collect_closed(thing: object) -> None:

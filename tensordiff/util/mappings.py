@@ -75,7 +75,7 @@ _interrupts: list[KeyboardInterrupt] = []
 def map_pages(handle: int, size: int, path: str | os.PathLike[str]) -> Mapping:
     """Map an open file for reading."""
     if not _was_installed:
-        put_handler_first()
+        install_handler()
     mapping = Mapping(handle, size, access=mmap.ACCESS_READ)
     mapping.path = os.fspath(path)
     _mappings.add(weakref.ref(mapping, _mappings.discard))
@@ -99,7 +99,7 @@ def raise_losses(since: int, tensor: str | None = None) -> None:
         raise ours[0].error(tensor)
 
 
-def refuse_lost(mapping: object) -> None:
+def raise_if_lost(mapping: object) -> None:
     """Raise where a buffer is a mapping of which something was lost."""
     if _losses and isinstance(mapping, Mapping) and mapping.loss is not None:
         raise mapping.loss.error()
@@ -194,23 +194,23 @@ def _libc() -> Any:
     return libc
 
 
-_previous = _Action()
+_previous_action = _Action()
 """What handled the signal before us."""
-_was_installed = _was_handed_over = False
+_was_installed = _was_passed_on = False
 
 
-def put_handler_first() -> None:
+def install_handler() -> None:
     """Install our handler. Asked for every dump and comparison, as others (faulthandler) may have come after us."""
-    global _was_installed, _was_handed_over
+    global _was_installed, _was_passed_on
     _was_installed, libc = True, _libc()
     if libc is None:
         return
     current = _Action()
     libc.sigaction(signal.SIGBUS, None, ctypes.byref(current))
     if current.handler != _entry_point():
-        _was_handed_over = False
+        _was_passed_on = False
         ours = _Action(handler=_entry_point(), flags=_SIGINFO | _NODEFER)
-        libc.sigaction(signal.SIGBUS, ctypes.byref(ours), ctypes.byref(_previous))
+        libc.sigaction(signal.SIGBUS, ctypes.byref(ours), ctypes.byref(_previous_action))
 
 
 @cache
@@ -230,15 +230,15 @@ def _on_bus_error(_signal: int, info: int, _context: int) -> None:
     code = ctypes.c_int.from_address(info + _CODE_AT).value
     address = ctypes.c_void_p.from_address(info + _ADDRESS_AT).value or 0
     try:
-        if code <= 0 or not _mend(address):
-            _hand_over(was_sent=code <= 0)
+        if code <= 0 or not _map_zeros(address):
+            _pass_on_signal(was_sent=code <= 0)
     except KeyboardInterrupt as error:  # there is nobody above to catch it; the load fails again, and we come back
         _interrupts.append(error)
     except Exception:  # to come back would fail for ever
-        _hand_over(was_sent=code <= 0)
+        _pass_on_signal(was_sent=code <= 0)
 
 
-def _mend(address: int) -> bool:
+def _map_zeros(address: int) -> bool:
     """Put pages of zeros where a mapping of ours has none any more: from the new end of its file to the old one."""
     mapping = _mapping_at(address)
     if mapping is None:
@@ -273,15 +273,15 @@ def _bytes_left(mapping: Mapping) -> int | None:
         return None
 
 
-def _hand_over(*, was_sent: bool) -> None:
+def _pass_on_signal(*, was_sent: bool) -> None:
     """Let the previous handler have the signal: the load fails again, or the signal is sent again.
 
     Handlers that were installed in turns may hand it to each other: the second time it is nobody's.
     """
-    global _was_handed_over
-    action = _Action() if _was_handed_over else _previous
-    _was_handed_over = True
+    global _was_passed_on
+    action = _Action() if _was_passed_on else _previous_action
+    _was_passed_on = True
     _libc().sigaction(signal.SIGBUS, ctypes.byref(action), None)
     if was_sent:
         signal.pthread_kill(threading.get_ident(), signal.SIGBUS)
-        put_handler_first()  # whoever it was that had it let the process live
+        install_handler()  # whoever it was that had it let the process live

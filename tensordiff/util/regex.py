@@ -36,7 +36,7 @@ LONGEST_RESULT = 20_000
 _QUICK_S = 50e-6  # a search that took no longer is not counted
 _STEPS = 1e6  # that ``re`` may take for one search: some milliseconds
 _MANY_CLASSES = 32  # classes beyond Latin-1, each of which takes ``re`` a hundredth of a second to compile
-_FEW = 64  # counts up to which a repeat is not as good as unbounded
+_SMALL_COUNT = 64  # counts up to which a repeat is not as good as unbounded
 
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?:\d+(?:,\d*)?|,\d*)\}|.", re.DOTALL)
 
@@ -47,7 +47,7 @@ class UserRegex:
     def __init__(self, what: str, text: str) -> None:
         """``what`` says where the text comes from, such as ``--only``; raises ``AlignError`` for a bad expression."""
         self.plain, self.plain_up_to = _compiled(what, text)
-        self.what, self.text, self.left = what, text, SECONDS
+        self.what, self.text, self.seconds_left = what, text, SECONDS
         self._clock = time.perf_counter
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ class UserRegex:
             self._count(clock() - start, text)
         if len(made) > LONGEST_RESULT:
             raise AlignError(
-                f"{self._name} makes {len(made):,} characters of the name {_cut(text)}; let it replace less"
+                f"{self._name} makes {len(made):,} characters of the name {_shown(text)}; let it replace less"
             )
         return made
 
@@ -83,17 +83,17 @@ class UserRegex:
         if self._clock is time.perf_counter:
             self._clock = time.thread_time
             return
-        self.left -= seconds
-        if self.left <= 0:
+        self.seconds_left -= seconds
+        if self.seconds_left <= 0:
             raise self._too_slow(text)
 
     def _limited(self, method: str, *texts: str) -> Any:
-        if self.left <= 0:
+        if self.seconds_left <= 0:
             raise self._too_slow(texts[-1])
         try:
-            return getattr(self._engine, method)(*texts, timeout=self.left, concurrent=True)
+            return getattr(self._engine, method)(*texts, timeout=self.seconds_left, concurrent=True)
         except TimeoutError as error:
-            self.left = 0.0
+            self.seconds_left = 0.0
             raise self._too_slow(texts[-1]) from error
 
     @property
@@ -108,15 +108,15 @@ class UserRegex:
             raise AlignError(f"{self._name} is nested too deeply to be tried; write it in a simpler way") from error
 
     def _too_slow(self, text: str) -> AlignError:
-        took = f"took more than {SECONDS:g} s, last on the name {_cut(text)}"
+        took = f"took more than {SECONDS:g} s, last on the name {_shown(text)}"
         return AlignError(f"{self._name} {took}; write it without a repeat inside of a repeat, such as (a+)+")
 
     @property
     def _name(self) -> str:
-        return f"{printable(self.what)} {_cut(self.text)}"
+        return f"{printable(self.what)} {_shown(self.text)}"
 
 
-def _cut(text: str) -> str:
+def _shown(text: str) -> str:
     return printable(repr(text) if len(text) <= 80 else f"{text[:80]!r}…")
 
 
@@ -148,7 +148,7 @@ class _Compiled(NamedTuple):
 
 def _compiled(what: str, text: str) -> _Compiled:
     if len(text) > LONGEST:
-        raise AlignError(f"{printable(what)} {_cut(text)} has {len(text):,} characters; the most are {LONGEST:,}")
+        raise AlignError(f"{printable(what)} {_shown(text)} has {len(text):,} characters; the most are {LONGEST:,}")
     try:
         with _warnings_lock, warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -156,7 +156,7 @@ def _compiled(what: str, text: str) -> _Compiled:
     except (re.error, OverflowError, RecursionError, Warning) as error:
         raise AlignError(printable(f"{what} {text!r} is not a regular expression: {error}")) from error
     except _TooLarge as error:
-        raise AlignError(f"{printable(what)} {_cut(text)} {error}") from error
+        raise AlignError(f"{printable(what)} {_shown(text)} {error}") from error
 
 
 _warnings_lock = threading.Lock()  # what is done with warnings is a setting of the whole process
@@ -194,7 +194,7 @@ class _Steps(NamedTuple):
         return int((_STEPS / self.ways) ** (1 / (self.power + 1))) - 1
 
 
-_ENDLESS = _Steps(float("inf"))
+_UNBOUNDED = _Steps(float("inf"))
 
 
 def _sequence_steps(items: Iterable[tuple[Any, Any]]) -> _Steps:
@@ -222,7 +222,7 @@ def _steps(kind: str, value: Any) -> _Steps:
             return _any_of([part for part in value[1:] if part is not None])
         case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
             return _repeat_steps(*value)
-    return _ENDLESS  # of a newer Python
+    return _UNBOUNDED  # of a newer Python
 
 
 def _any_of(parts: Iterable[Any]) -> _Steps:
@@ -236,9 +236,9 @@ def _repeat_steps(least: Any, most: Any, body: Any) -> _Steps:
     if int(most) <= 1:
         return _Steps(inner.ways + 1, inner.power)
     if not inner.is_fixed:
-        return _ENDLESS
+        return _UNBOUNDED
     count = max(int(most) - int(least) + 1, int(least))
-    return _Steps(float(count)) if count <= _FEW else _Steps(1.0, 1)
+    return _Steps(float(count)) if count <= _SMALL_COUNT else _Steps(1.0, 1)
 
 
 def _count_classes(items: Iterable[Any]) -> int:

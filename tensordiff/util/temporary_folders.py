@@ -8,6 +8,7 @@ what they lead to is not. A process forked from this one removes nothing.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shutil
 import signal
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class _Made(NamedTuple):
+class _FolderIdentity(NamedTuple):
     """What tells a folder from another that took its name, and the process that made it."""
 
     device: int
@@ -28,14 +29,14 @@ class _Made(NamedTuple):
     pid: int
 
 
-_made: dict[Path, _Made] = {}
+_folders: dict[Path, _FolderIdentity] = {}
 
 
 def make_temporary_folder(prefix: str = "tensordiff-", inside: Path | None = None) -> Path:
     """A new, empty folder that only this user can read; ``inside`` another than the temporary directory."""
     path = Path(tempfile.mkdtemp(prefix=prefix, dir=inside)).absolute()
     found = path.lstat()
-    _made[path] = _Made(found.st_dev, found.st_ino, os.getpid())
+    _folders[path] = _FolderIdentity(found.st_dev, found.st_ino, os.getpid())
     return path
 
 
@@ -51,14 +52,14 @@ def temporary_folder(prefix: str = "tensordiff-") -> Iterator[Path]:
 
 def remove_temporary_folder(path: Path) -> None:
     """Remove a folder that was made here, and all that is in it; does nothing where it was not, or is kept."""
-    made = _made.get(path)
+    made = _folders.get(path)
     if made is None or made.pid != os.getpid():
         return
     with suppress(OSError):  # it is gone already
         found = path.lstat()
         if stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) == (made.device, made.inode):
             shutil.rmtree(path, ignore_errors=True)  # at the end of a process nobody can act on a failure
-    _made.pop(path, None)
+    _folders.pop(path, None)
 
 
 def is_temporary(path: Path) -> bool:
@@ -69,12 +70,12 @@ def is_temporary(path: Path) -> bool:
 def keep_temporary_folder(path: Path) -> bool:
     """Let the folder that something lies in stay; False where it would have stayed anyway."""
     folder = _folder_of(path)
-    return folder is not None and _made.pop(folder, None) is not None
+    return folder is not None and _folders.pop(folder, None) is not None
 
 
 def _folder_of(path: Path) -> Path | None:
     path = path.absolute()
-    return next((folder for folder in (path, *path.parents) if folder in _made), None)
+    return next((folder for folder in (path, *path.parents) if folder in _folders), None)
 
 
 @atexit.register
@@ -83,5 +84,45 @@ def remove_temporary_folders() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of it behind
             signal.signal(number, signal.SIG_IGN)
-    for path in list(_made):
+    for path in list(_folders):
         remove_temporary_folder(path)
+
+
+# --- folders that are known to be in use ------------------------------------------------------------
+
+_LOCK = "lock"
+
+
+class ClaimedFolder(NamedTuple):
+    """A folder of this process, and the open file that shows others that it is in use."""
+
+    path: Path
+    lock: int
+
+    def remove(self) -> None:
+        """Remove it and all that is in it."""
+        os.close(self.lock)
+        remove_temporary_folder(self.path)
+
+
+def make_claimed_folder(prefix: str, inside: Path | None = None) -> ClaimedFolder:
+    """A new, empty folder; ``inside`` another than the temporary directory."""
+    folder = make_temporary_folder(prefix, inside)
+    lock = os.open(folder / "new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    (folder / "new").rename(folder / _LOCK)  # locked before anyone sees it
+    return ClaimedFolder(folder, lock)
+
+
+def remove_abandoned(prefix: str, inside: Path) -> None:
+    """Remove the folders of this user's processes that were killed: they would take room for ever."""
+    for folder in inside.glob(f"{prefix}*"):
+        with suppress(OSError):  # it is someone else's, or in use, or gone
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)

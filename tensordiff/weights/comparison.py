@@ -21,14 +21,14 @@ from tensordiff.util.mappings import count_losses, raise_losses
 from tensordiff.util.regex import UserRegex
 from tensordiff.weights.groups import FindingGroup, grouped
 from tensordiff.weights.hint.catalogue import hint_for
-from tensordiff.weights.hint.seen import Slots, see
+from tensordiff.weights.hint.pair_tables import ParameterFinder, read_tables
 from tensordiff.weights.layouts import replicas_differ
 from tensordiff.weights.measure import measure_pair
 from tensordiff.weights.packed import quantization_of
 from tensordiff.weights.pairing import Pairing, pair_parameters
 from tensordiff.weights.parameters import Parameter
 from tensordiff.weights.sides import ParameterPair, SideView
-from tensordiff.weights.transposition import LAYOUT_FINDINGS, is_turned
+from tensordiff.weights.transposition import LAYOUT_FINDINGS, is_transposed
 from tensordiff.weights.views import Reshaped, Rows, read_rows, row_ranges
 
 WeightVerdict = Literal["agrees", "diverges", "missing", "unexpected", "unknown"]
@@ -145,7 +145,7 @@ class WeightsComparison:
         self.reference, self.candidate = reference, candidate
         self.limits, self.min_coverage = limits or Limits(), min_coverage
         self.pairing: Pairing = pair_parameters(reference, candidate, rules)
-        self._slots = Slots(self.pairing.reference), Slots(self.pairing.candidate)
+        self._finders = ParameterFinder(self.pairing.reference), ParameterFinder(self.pairing.candidate)
         self._only = only
         self._is_chosen: Callable[[str], bool] = UserRegex("--only", only).matches if only else lambda _: True
         self._hints = 0
@@ -190,7 +190,7 @@ class WeightsComparison:
             yield f"on one side only, but computed by the model itself: {names}{more}"
         if training := self.pairing.training:
             yield f"training state on one side only, ignored: {printable(training[0].name)}{_and_more(training)}"
-        if turned := [pair for pair in self.pairing.pairs if is_turned(pair) and not pair.unlike]:
+        if turned := [pair for pair in self.pairing.pairs if is_transposed(pair) and not pair.mismatch]:
             names = f"{printable(turned[0].name)}{_and_more(turned)}"
             yield f"taken as laid out [in, out] on one side and [out, in] on the other: {names}"
         for rule in self.pairing.learned:
@@ -216,8 +216,8 @@ class WeightsComparison:
         )  # fmt: skip
 
     def _measured(self, pair: ParameterPair) -> ParameterRow:
-        if pair.unlike:
-            return self._about(pair, "diverges", pair.unlike, hint=self._hint_of_shapes(pair))
+        if pair.mismatch:
+            return self._about(pair, "diverges", pair.mismatch, hint=self._hint_of_shapes(pair))
         limits = self.limits.for_pair(pair.name, "output")
         measured = measure_pair(pair.reference.stored, pair.candidate.stored, limits.tolerance)
         diff = measured.diff
@@ -244,8 +244,8 @@ class WeightsComparison:
                 return self._about(pair, "diverges", f"{explained}; {hint.sentence}", diff=diff, hint=hint)
             padding = f"padded by {abs(pair.extra_rows)} rows of zeros"
             return self._about(pair, "agrees", f"{explained}; {padding}", diff=diff)
-        told = f"{explained}; tied to the embedding" if pair.is_tied else explained
-        return self._about(pair, "agrees", told, diff=diff)
+        text = f"{explained}; tied to the embedding" if pair.is_tied else explained
+        return self._about(pair, "agrees", text, diff=diff)
 
     def _untied(self, pair: ParameterPair) -> tuple[WeightVerdict, str]:
         is_missing = "tied" in pair.candidate.views
@@ -257,7 +257,7 @@ class WeightsComparison:
         self._hints += 1
         if self._hints > MOST_HINTS:
             return None
-        found = hint_for(see(pair, *self._slots))
+        found = hint_for(read_tables(pair, *self._finders))
         if found is not None or not pair.convention:
             return found
         plain = pair.reference, SideView.of(pair.candidate.parameters[0])
@@ -271,8 +271,8 @@ class WeightsComparison:
 
     def _hint_of_shapes(self, pair: ParameterPair) -> Hint | None:
         """Where shapes or layouts differ: the same numbers in another shape, or a slice of them."""
-        if pair.unlike in LAYOUT_FINDINGS:
-            return Hint("transposed", pair.unlike, {})
+        if pair.mismatch in LAYOUT_FINDINGS:
+            return Hint("transposed", pair.mismatch, {})
         ref, cand = pair.reference.stored, pair.candidate.stored
         a, b = ref.spec.shape, cand.spec.shape
         if ref.spec.size == cand.spec.size:
@@ -287,14 +287,14 @@ class WeightsComparison:
 
     def _alone(self, item: Parameter, verdict: WeightVerdict) -> ParameterRow:
         is_missing = verdict == "missing"
-        other = self._slots[1 if is_missing else 0].holding(item.stored)
-        told = "is not in the candidate" if is_missing else "is not in the reference"
+        other = self._finders[1 if is_missing else 0].holding(item.stored)
+        text = "is not in the candidate" if is_missing else "is not in the reference"
         if other:
             side = "candidate" if is_missing else "reference"
-            told += f"; its values are {printable(other[0].name)} of the {side}"
+            text += f"; its values are {printable(other[0].name)} of the {side}"
         kinds = (type_of(item.stored), None) if is_missing else (None, type_of(item.stored))
         return ParameterRow(
-            name=item.title, verdict=verdict, why=told, reference=item.name if is_missing else None,
+            name=item.title, verdict=verdict, why=text, reference=item.name if is_missing else None,
             candidate=None if is_missing else item.name, dtypes=kinds, shape=item.spec.shape,
         )  # fmt: skip
 

@@ -45,19 +45,19 @@ def fit_shapes(pair: ParameterPair) -> ParameterPair:
     if a == b:
         return pair
     if tuple(n for n in a if n != 1) == tuple(n for n in b if n != 1):
-        seen = pair.candidate.seen(Reshaped(pair.candidate.stored, a), f"as {list(a)}")
+        seen = pair.candidate.with_view(Reshaped(pair.candidate.stored, a), f"as {list(a)}")
         return replace(pair, candidate=seen)
     if len(a) == len(b) >= 2 and (*a[:-2], a[-1], a[-2]) == b:
-        return replace(pair, candidate=pair.candidate.seen(Transposed(pair.candidate.stored), "transposed"))
+        return replace(pair, candidate=pair.candidate.with_view(Transposed(pair.candidate.stored), "transposed"))
     is_vocabulary = any(item.is_vocabulary for side in (pair.reference, pair.candidate) for item in side.parameters)
     if len(a) == len(b) and a[1:] == b[1:] and is_vocabulary:
         return _with_rows(pair, min(a[0], b[0]), b[0] - a[0])
-    return replace(pair, unlike=f"shapes differ: {list(a)} and {list(b)}")
+    return replace(pair, mismatch=f"shapes differ: {list(a)} and {list(b)}")
 
 
 def _with_rows(pair: ParameterPair, rows: int, extra: int) -> ParameterPair:
     sides = [
-        side if side.stored.spec.shape[0] == rows else side.seen(Rows(side.stored, rows), f"first {rows} rows")
+        side if side.stored.spec.shape[0] == rows else side.with_view(Rows(side.stored, rows), f"first {rows} rows")
         for side in (pair.reference, pair.candidate)
     ]
     return replace(pair, reference=sides[0], candidate=sides[1], extra_rows=extra)
@@ -71,7 +71,7 @@ def _with_shards(pair: ParameterPair) -> ParameterPair:
             continue
         wanted = sides[1 - k].stored.spec.shape
         if joined := joined_shards(shards, wanted):
-            sides[k] = side.seen(*joined)
+            sides[k] = side.with_view(*joined)
     return replace(pair, reference=sides[0], candidate=sides[1])
 
 
@@ -115,13 +115,13 @@ def _norms(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
     found = list(pairs)
     for k in norms:
         side = pairs[k].candidate
-        seen = side.seen(Shifted(side.stored, -1.0), "less the 1 that GGUF adds to norms")
+        seen = side.with_view(Shifted(side.stored, -1.0), "less the 1 that GGUF adds to norms")
         found[k] = replace(pairs[k], candidate=seen, convention="norms kept as 1 + w")
     return found
 
 
 def _is_one_more(pair: ParameterPair) -> bool:
-    if pair.unlike:
+    if pair.mismatch:
         return False
     try:
         ref, cand = (as_floats(side.stored.read()) for side in (pair.reference, pair.candidate))
@@ -140,7 +140,7 @@ def _rope_rows(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
     counts: Counter[str] = Counter()
     for pair in pairs:
         match = _ROPE.search(pair.name)
-        if match is None or pair.unlike:
+        if match is None or pair.mismatch:
             continue
         counts[match[1]] += 1
         if (order := rope_order(pair)) is not None:
@@ -151,13 +151,13 @@ def _rope_rows(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
 
 def _with_rope(pair: ParameterPair, chosen: dict[str, tuple[str, int]]) -> ParameterPair:
     match = _ROPE.search(pair.name)
-    if match is None or pair.unlike or match[1] not in chosen:
+    if match is None or pair.mismatch or match[1] not in chosen:
         return pair
     way, head = chosen[match[1]]
     stored = pair.candidate.stored
     seen = RowsPermuted(stored, _order(way, stored.spec.shape[0], head))
     view = f"rope's rows {way} in heads of {head}"
-    return replace(pair, candidate=pair.candidate.seen(seen, view), convention=view)
+    return replace(pair, candidate=pair.candidate.with_view(seen, view), convention=view)
 
 
 def _order(way: str, rows: int, head: int) -> NDArray[np.int64]:

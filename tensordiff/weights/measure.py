@@ -20,26 +20,21 @@ from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import Array, DType, is_float, name_of
 from tensordiff.dump.model import Spec, StoredTensor
 from tensordiff.weights.packed import quantization_of, smallest_of
-from tensordiff.weights.quantization import Quantization
+from tensordiff.weights.quantization import HALF_SMALLEST_STEP, UNIT_ROUNDOFF, Quantization
 from tensordiff.weights.samples import slack_of_bits
 from tensordiff.weights.views import BLOCK_ELEMENTS, read_rows, row_ranges
 
-_UNIT = {
-    "float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4,
-    "float8_e4m3fnuz": 2.0**-4, "float8_e5m2": 2.0**-3, "float8_e5m2fnuz": 2.0**-3,
-}  # fmt: skip
-_SMALLEST = {"float16": 2.0**-25, "float8_e4m3fn": 2.0**-10, "float8_e5m2": 2.0**-17, "float8_e4m3fnuz": 2.0**-11}
 _ROUNDED_TWICE = 1 + 2.0**-6
 _LAST_BITS = 4.0
 _SUPERBLOCK = 256
-_FAR = 3.0
+_FAR_STEPS = 3.0
 """Steps of a quantization by which no element is off, however its scales were chosen."""
 _INFINITE: dict[str, np.unsignedinteger[Any]] = {
     "float16": np.uint16(0x7C00), "bfloat16": np.uint16(0x7F80), "float32": np.uint32(0x7F800000),
     "float64": np.uint64(0x7FF0000000000000),
 }  # fmt: skip
 """The bits of infinity, beyond which is NaN."""
-_IN_CACHE = 1 << 18
+_CACHE_ELEMENTS = 1 << 18
 
 
 class Measured(NamedTuple):
@@ -56,10 +51,10 @@ def measure_pair(ref: StoredTensor, cand: StoredTensor, tolerance: Tolerance | N
         return Measured(_equal_diff(ref.spec), "equal")
     quantized = [found for side in (ref, cand) if (found := quantization_of(side)) is not None]
     packed = min((one for one in quantized if one.bits), key=lambda one: one.bits, default=None)
-    steps = _Steps(packed) if packed is not None else None
+    steps = _QuantizationErrors(packed) if packed is not None else None
     rounding, name = rounding_of(ref.spec.dtype, cand.spec.dtype)
     if quantized and packed is None:
-        units = sum(_UNIT.get(one.name, 2.0**-4) for one in quantized)
+        units = sum(UNIT_ROUNDOFF.get(one.name, 2.0**-4) for one in quantized)
         rounding, name = Tolerance(0.0, units * _ROUNDED_TWICE), quantized[0].name
     smallest = [each for side in (ref, cand) if packed is None and (each := smallest_of(side)) is not None]
     counted: list[int] = []
@@ -114,9 +109,9 @@ def _are_same(ref: Array, cand: Array) -> bool:
         return False
     infinite = _INFINITE[name_of(ref.dtype)]
     ours, theirs = (side.reshape(-1).view(infinite.dtype) for side in (ref, cand))
-    for start in range(0, ours.size, _IN_CACHE):
-        some = ours[start : start + _IN_CACHE]
-        if not np.array_equal(some, theirs[start : start + _IN_CACHE]):
+    for start in range(0, ours.size, _CACHE_ELEMENTS):
+        some = ours[start : start + _CACHE_ELEMENTS]
+        if not np.array_equal(some, theirs[start : start + _CACHE_ELEMENTS]):
             return False
         if (some & ~_sign(infinite)).max() >= infinite:
             return False
@@ -143,15 +138,15 @@ def rounding_of(ref: DType, cand: DType) -> tuple[Tolerance, str]:
     ours, theirs = name_of(ref), name_of(cand)
     if not (is_float(ref) and is_float(cand)):
         return Tolerance(), ours
-    one, other = _UNIT.get(ours, 2.0**-3), _UNIT.get(theirs, 2.0**-3)
+    one, other = UNIT_ROUNDOFF.get(ours, 2.0**-3), UNIT_ROUNDOFF.get(theirs, 2.0**-3)
     coarser = ours if one >= other else theirs
     if ours == theirs:
-        return (Tolerance(0.0, _LAST_BITS * one) if one <= _UNIT["float32"] else Tolerance()), ours
-    smallest = _SMALLEST.get(ours, 0.0) + _SMALLEST.get(theirs, 0.0)
+        return (Tolerance(0.0, _LAST_BITS * one) if one <= UNIT_ROUNDOFF["float32"] else Tolerance()), ours
+    smallest = HALF_SMALLEST_STEP.get(ours, 0.0) + HALF_SMALLEST_STEP.get(theirs, 0.0)
     return Tolerance(smallest * _ROUNDED_TWICE, (one + other) * _ROUNDED_TWICE), coarser
 
 
-def _explanation(diff: Diff, rounding: Tolerance, coarser: str, steps: _Steps | None) -> str | None:
+def _explanation(diff: Diff, rounding: Tolerance, coarser: str, steps: _QuantizationErrors | None) -> str | None:
     if diff.apart:
         return None
     if diff.max_abs == 0:
@@ -170,7 +165,7 @@ def _has_direction(diff: Diff, unit: float) -> bool:
     return abs(diff.scale - 1) > 6 * unit / math.sqrt(diff.elements) + unit * unit
 
 
-class _Steps:
+class _QuantizationErrors:
     """How large errors are beside the steps of a quantization, summed over blocks of rows."""
 
     def __init__(self, quantization: Quantization) -> None:
@@ -194,7 +189,7 @@ class _Steps:
         self.steps += float(np.sum(step.astype(np.float64) ** 2)) * length
         off = error.reshape(parts.shape)
         self.outside += int(np.count_nonzero(off > 1.25 * step[:, None]))
-        self.far += int(np.count_nonzero(off > _FAR * step[:, None]))
+        self.far += int(np.count_nonzero(off > _FAR_STEPS * step[:, None]))
 
     def _step(self, parts: NDArray[np.float32]) -> NDArray[np.float32]:
         """The distance of neighbouring values in a block, as wide as a scale in 16 bits may make it."""

@@ -19,11 +19,11 @@ from tensordiff.align.match import AlignmentPlan, PairedBy
 from tensordiff.align.rules.file import RulesFile
 from tensordiff.align.rules.rule import RuleSet, Side
 from tensordiff.dump.model import Dump, Entry, StoredTensor
-from tensordiff.dump.names import natural_key
+from tensordiff.dump.names import NUMBER_PART, natural_key
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.weights.layouts import fit_shapes, with_conventions
 from tensordiff.weights.parameters import (
-    OF_ACTIVATIONS,
+    ACTIVATION_SCALE,
     Parameter,
     by_canonical,
     is_packed,
@@ -34,7 +34,6 @@ from tensordiff.weights.samples import SampleIndex, are_alike, is_telling, sampl
 from tensordiff.weights.sides import ParameterPair, SideView
 from tensordiff.weights.views import Concatenated, Stacked, Transposed
 
-_NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
 _EXPERT = re.compile(r"^(.*\.experts)\.(\d{1,9})\.([^.]+)$")
 _PARTS = (
     ("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("wq", "wk", "wv"), ("q", "k", "v"),
@@ -42,8 +41,6 @@ _PARTS = (
 )  # fmt: skip
 _OF_ATTENTION = re.compile(r"qkv|query_key_value|c_attn|W_pack|in_proj", re.IGNORECASE)
 _OF_GATE = re.compile(r"gate_up|gate_and_up|w13|w1_w3|c_fc|gate_up_proj|h_to_4h")
-_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_projection|predictions\.decoder)$")
-_EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|shared)$")
 _MOST_BY_VALUE = 4000
 _PACKED = "is packed by a quantization that is not read; compare a checkpoint that is not quantized so"
 _ALONE = "is a scale of activations, which the other side does not have"
@@ -81,17 +78,17 @@ def pair_parameters(reference: Dump, candidate: Dump, rules: RulesFile | None = 
     """Pair the parameters of two checkpoints."""
     ours, theirs = parameters_of(reference), parameters_of(candidate)
     plan = AlignmentPlan.for_dumps(_by_stem(reference, ours), _by_stem(candidate, theirs), rules)
-    work = _Work(_named(ours, plan.rules, "reference"), _named(theirs, plan.rules, "candidate"))
-    work.take_maps(plan)
-    work.take_named()
-    work.leave_packed()
-    work.take_fused()
-    work.take_experts()
-    work.take_by_value()
-    work.take_learned()
-    work.take_tied()
-    is_permuted = any("gguf" in dump.format for dump in (reference, candidate)) or work.has_original_names
-    return work.finished(is_permuted)
+    matcher = _Matcher(_named(ours, plan.rules, "reference"), _named(theirs, plan.rules, "candidate"))
+    matcher.take_maps(plan)
+    matcher.take_named()
+    matcher.leave_packed()
+    matcher.take_fused()
+    matcher.take_experts()
+    matcher.take_by_value()
+    matcher.take_learned()
+    matcher.take_tied()
+    is_permuted = any("gguf" in dump.format for dump in (reference, candidate)) or matcher.has_original_names
+    return matcher.pairing(is_permuted)
 
 
 def _by_stem(dump: Dump, items: Sequence[Parameter]) -> Dump:
@@ -109,7 +106,7 @@ def _named(items: Iterable[Parameter], rules: RuleSet, side: Side) -> list[Param
     return found
 
 
-class _Work:
+class _Matcher:
     """The pairs found so far, and what is left on each side."""
 
     def __init__(self, reference: list[Parameter], candidate: list[Parameter]) -> None:
@@ -136,7 +133,7 @@ class _Work:
         """
         sides: tuple[tuple[Side, list[Parameter]], ...] = (("reference", self.reference), ("candidate", self.candidate))
         packed = [(side, item) for side, items in sides for item in items if is_packed(item)]
-        whys = {OF_ACTIVATIONS: _ALONE}
+        whys = {ACTIVATION_SCALE: _ALONE}
         self.unread += ((side, item, whys.get(item.kind, _PACKED)) for side, item in packed)
         stems = {item.canonical for _, item in packed}
         kept = [[i for i in items if not (i.canonical in stems and i.kind != "bias")] for _, items in sides]
@@ -249,15 +246,15 @@ class _Work:
         """A head that one side does not have is its embedding; so are the embeddings of T5's two halves."""
         for is_swapped in (False, True):
             whole, other = (self.candidate, self.all[0]) if is_swapped else (self.reference, self.all[1])
-            embedding = next((item for item in other if _EMBEDDING.search(item.canonical)), None)
+            embedding = next((item for item in other if item.is_embedding), None)
             if embedding is None:
                 continue
-            for item in [item for item in whole if item.kind != "bias" and _is_tied_to_an_embedding(item.canonical)]:
+            for item in [item for item in whole if item.kind != "bias" and (item.is_head or item.is_embedding)]:
                 if item.spec.shape[1:] == embedding.spec.shape[1:]:
                     sides = SideView.of(item), SideView((embedding,), embedding.stored, embedding.name, ("tied",))
                     self.take(*(sides[::-1] if is_swapped else sides), "value", item.title)
 
-    def finished(self, is_permuted: bool) -> Pairing:
+    def pairing(self, is_permuted: bool) -> Pairing:
         """All pairs in natural order, in shapes that fit and by conventions of the formats.
 
         What order a file has them in says nothing: shards are filled as they come.
@@ -331,11 +328,11 @@ def hold_the_same(one: Parameter, other: Parameter) -> bool:
 
 
 def _numbers(item: Parameter) -> tuple[str, ...]:
-    return tuple(_NUMBERS.findall(item.canonical))
+    return tuple(NUMBER_PART.findall(item.canonical))
 
 
 def _template(item: Parameter) -> str:
-    return f"{_NUMBERS.sub('{i}', item.canonical)}{'.' + item.kind if item.kind else ''}"
+    return f"{NUMBER_PART.sub('{i}', item.canonical)}{'.' + item.kind if item.kind else ''}"
 
 
 def _fusions(parts_of: Sequence[Parameter], wholes: Sequence[Parameter]) -> Iterator[tuple[list[Parameter], Parameter]]:
@@ -388,15 +385,15 @@ def _stack_of(by_name: dict[str, dict[int, Parameter]], stack: Parameter) -> Sid
     last = stack.canonical.rpartition(".")[2]
     name = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj", "w2_weight": "down_proj"}.get(last, last)
     if name in by_name:
-        return _stacked([[item] for _, item in sorted(by_name[name].items())])
+        return _stack_view([[item] for _, item in sorted(by_name[name].items())])
     if _OF_GATE.search(last) and {"gate_proj", "up_proj"} <= set(by_name):
         gates, ups = by_name["gate_proj"], by_name["up_proj"]
         if gates.keys() == ups.keys():
-            return _stacked([[gates[k], ups[k]] for k in sorted(gates)])
+            return _stack_view([[gates[k], ups[k]] for k in sorted(gates)])
     return None
 
 
-def _stacked(experts: Sequence[Sequence[Parameter]]) -> SideView | None:
+def _stack_view(experts: Sequence[Sequence[Parameter]]) -> SideView | None:
     shapes = {tuple(item.spec.shape for item in parts) for parts in experts}
     if len(shapes) != 1:
         return None
@@ -406,8 +403,3 @@ def _stacked(experts: Sequence[Sequence[Parameter]]) -> SideView | None:
     everything = tuple(item for parts in experts for item in parts)
     first = " + ".join(item.name for item in experts[0])
     return SideView(everything, Stacked(tuple(tensors)), f"{first} … of {len(experts)} experts", ("stacked",))
-
-
-def _is_tied_to_an_embedding(canonical: str) -> bool:
-    """Whether models keep one tensor for this and for the embedding of tokens, and files often only one of them."""
-    return bool(_HEAD.search(canonical) or _EMBEDDING.search(canonical))

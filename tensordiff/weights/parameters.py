@@ -20,24 +20,16 @@ from tensordiff.dump.files import map_file, parse_json
 from tensordiff.dump.model import Dump, Entry, Spec, StoredTensor
 from tensordiff.dump.names import PARAMETER_PORT
 from tensordiff.errors import BadFile, DumpError
-from tensordiff.weights.packed import (
-    Dequantized,
-    fp8_scaled,
-    int8_scaled,
-    is_borne_out,
-    mlx_packed,
-    quantization_of,
-    said_quantization,
-)
-from tensordiff.weights.quantization import Quantization
+from tensordiff.weights.packed import fp8_scaled, int8_scaled, mlx_packed, quantization_of
+from tensordiff.weights.quantization import Dequantized, Quantization, declared_quantization, is_plausible_quantization
 from tensordiff.weights.word_packed import compressed, gptq_or_awq
 
 _KINDS = {
     "weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias", "kernel": "weight", "embedding": "weight",
 }  # fmt: skip
-OF_ACTIVATIONS = "input_scale"
+ACTIVATION_SCALE = "input_scale"
 """The kind of a scale that no weight is multiplied by: it is compared by itself."""
-_COMPANIONS = ("scales", "biases", "weight_scale_inv", "weight_scale", "scale_inv", OF_ACTIVATIONS)
+_COMPANIONS = ("scales", "biases", "weight_scale_inv", "weight_scale", "scale_inv", ACTIVATION_SCALE)
 _ZERO_POINT = "weight_zero_point"
 _PACKED = ("qweight", "qzeros", "g_idx", "weight_packed", "weight_shape", _ZERO_POINT, "weight_g_idx")
 _IS_PARAMETER = re.compile(rf"(?:^|[./])(?:{'|'.join((*_KINDS, *_COMPANIONS, *_PACKED))})$")
@@ -48,6 +40,8 @@ _DERIVED = re.compile(
 _TRAINING = re.compile(
     r"(?:optim(?:izer)?(?:_states?|s)?(?:_dict)?|(?:lr_)?schedulers?|grad_scaler|scaler)[./].*", re.IGNORECASE
 )
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_projection|predictions\.decoder)$")
+_EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|shared)$")
 _MASK = re.compile(r"\.(?:attn|attention)\.bias$")
 _SHARD = re.compile(r"\.?(?:_shards|_ranks)\.(\d{1,9})(?=\.|$)")
 _FLAX_NUMBER = re.compile(r"(?<=[a-z])_(\d+)(?=\.|$)")
@@ -99,6 +93,16 @@ class Parameter:
         return _TRAINING.fullmatch(self.name) is not None
 
     @property
+    def is_head(self) -> bool:
+        """Whether it is the output head, which many models share with the embedding."""
+        return _HEAD.search(self.canonical) is not None
+
+    @property
+    def is_embedding(self) -> bool:
+        """Whether it is the embedding of tokens."""
+        return _EMBEDDING.search(self.canonical) is not None
+
+    @property
     def is_vocabulary(self) -> bool:
         """Whether its rows are tokens: an embedding, or the head."""
         return re.search(r"(?:embed|wte|lm_head|tok_|vocab|decoder$|(?:^|\.)shared$)", self.canonical) is not None
@@ -124,16 +128,16 @@ def holds_parameters(dump: Dump) -> bool:
 def parameters_of(dump: Dump) -> list[Parameter]:
     """All parameters: those that a capture wrote as such, else every entry."""
     entries = dump.parameters or dump.entries
-    stems = _joined(_as_quantized(dump, _parse(entry)) for entry in entries)
+    stems = _joined(_with_declared_quantization(dump, _parse(entry)) for entry in entries)
     config = _config(dump, "config.json")
     gptq = config if "quantization_config" in config else _config(dump, "quantize_config.json")
     return list(_with_companions(stems, _mlx_config(config), _gptq_zero_offset(gptq)))
 
 
-def _as_quantized(dump: Dump, item: Parameter) -> Parameter:
+def _with_declared_quantization(dump: Dump, item: Parameter) -> Parameter:
     """A parameter of a capture, which says how the model had it quantized."""
-    said = said_quantization(dump.facts, item.name) if dump.parameters else None
-    if said is None or not is_borne_out(item.stored, said):
+    said = declared_quantization(dump.facts, item.name) if dump.parameters else None
+    if said is None or not is_plausible_quantization(item.stored, said):
         return item
     return replace(item, stored=Dequantized(item.stored, said))
 
@@ -184,7 +188,7 @@ def _joined(parsed: Iterable[Parameter]) -> dict[str, dict[str, Parameter]]:
 
 
 def _with_companions(
-    stems: Mapping[str, Mapping[str, Parameter]], told: tuple[int, int] | None, zero_offset: int
+    stems: Mapping[str, Mapping[str, Parameter]], declared: tuple[int, int] | None, zero_offset: int
 ) -> Iterator[Parameter]:
     for kinds in stems.values():
         weight = kinds.get("weight")
@@ -192,22 +196,22 @@ def _with_companions(
             yield unpacked
             yield from (item for kind, item in kinds.items() if kind not in (*_COMPANIONS, *_PACKED))
             continue
-        made = _dequantized(weight, kinds, told) if weight is not None else None
+        made = _dequantized(weight, kinds, declared) if weight is not None else None
         for kind, item in kinds.items():
             if made is not None and kind == "weight":
                 yield replace(item, stored=made)
-            elif made is None or kind not in _COMPANIONS or kind == OF_ACTIVATIONS:
+            elif made is None or kind not in _COMPANIONS or kind == ACTIVATION_SCALE:
                 yield item
 
 
 def _dequantized(
-    weight: Parameter, kinds: Mapping[str, Parameter], told: tuple[int, int] | None
+    weight: Parameter, kinds: Mapping[str, Parameter], declared: tuple[int, int] | None
 ) -> StoredTensor | None:
     """A weight together with its scales; None where it has none, or they are of a kind we do not know."""
     spec = weight.spec
     if name_of(spec.dtype) == "uint32" and "scales" in kinds:
         biases = kinds.get("biases")
-        return mlx_packed(weight.stored, kinds["scales"].stored, biases.stored if biases else None, told)
+        return mlx_packed(weight.stored, kinds["scales"].stored, biases.stored if biases else None, declared)
     if name_of(spec.dtype).startswith("float8"):
         scale = next((kinds[k] for k in ("weight_scale_inv", "weight_scale", "scale_inv") if k in kinds), None)
         if scale is not None and is_float(scale.spec.dtype):
@@ -234,17 +238,17 @@ def _from_words(kinds: Mapping[str, Parameter], zero_offset: int) -> Parameter |
 
 def _gptq_zero_offset(config: Mapping[str, object]) -> int:
     """GPTQ's first version, which most checkpoints are of, keeps zero points less one."""
-    told = config.get("quantization_config", config)  # the whole of AutoGPTQ's quantize_config.json
-    version = told.get("checkpoint_format") if isinstance(told, dict) else None
+    declared = config.get("quantization_config", config)  # the whole of AutoGPTQ's quantize_config.json
+    version = declared.get("checkpoint_format") if isinstance(declared, dict) else None
     return 0 if version == "gptq_v2" else 1
 
 
 def _mlx_config(config: Mapping[str, object]) -> tuple[int, int] | None:
     """Bits and group size, from the config beside an MLX checkpoint."""
-    told = config.get("quantization")
-    if not isinstance(told, dict):
+    declared = config.get("quantization")
+    if not isinstance(declared, dict):
         return None
-    bits, group = told.get("bits"), told.get("group_size")
+    bits, group = declared.get("bits"), declared.get("group_size")
     return (bits, group) if type(bits) is int and type(group) is int else None
 
 

@@ -17,10 +17,10 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.weights.measure import measure_pair
-from tensordiff.weights.packed import GGML, quantization_of
+from tensordiff.weights.packed import quantization_of
 from tensordiff.weights.pairing import pair_parameters
 from tensordiff.weights.parameters import holds_parameters, parameters_of
-from tensordiff.weights.quantization import Quantization
+from tensordiff.weights.quantization import GGML, Quantization
 from tensordiff.weights.sides import ParameterPair
 
 _LAID_OUT_AS_IS = {(), ("cat",)}
@@ -86,7 +86,7 @@ def round_as(reference: Dump, candidate: Dump, rounding: Rounding) -> Iterator[R
 
 
 def _is_explained(pair: ParameterPair) -> bool:
-    if pair.unlike or pair.extra_rows or pair.is_tied or pair.reference.views not in _LAID_OUT_AS_IS:
+    if pair.mismatch or pair.extra_rows or pair.is_tied or pair.reference.views not in _LAID_OUT_AS_IS:
         return False
     try:
         return measure_pair(pair.reference.stored, pair.candidate.stored).explained is not None

@@ -40,7 +40,7 @@ class SideView:
         parts = tuple(by_id[id(part)] for part in parts_of(entry))
         return cls(parts, entry.stored, entry.name if len(parts) > 1 else parts[0].name)
 
-    def seen(self, stored: StoredTensor, view: str) -> SideView:
+    def with_view(self, stored: StoredTensor, view: str) -> SideView:
         """The same, seen in another way."""
         return SideView(self.parameters, stored, self.label, (*self.views, view))
 
@@ -60,7 +60,7 @@ class ParameterPair:
     by: PairedBy
     extra_rows: int = 0
     """Rows that the candidate has more (or, below 0, less) than the reference: a vocabulary that is padded or cut."""
-    unlike: str = ""
+    mismatch: str = ""
     """Why the two cannot be laid over each other."""
     convention: str = ""
     """How the others of its kind are laid out, where this one is seen so, too."""

@@ -26,7 +26,7 @@ from tensordiff.align.by_value import Fingerprint, common_tolerance, fingerprint
 from tensordiff.align.expression import evaluate_view
 from tensordiff.align.index import Index, port_of
 from tensordiff.align.learn.outline import Outline, outlines
-from tensordiff.align.learn.readings import readings
+from tensordiff.align.learn.possible_views import possible_views
 from tensordiff.align.operations import is_operation
 from tensordiff.align.views import reconcile
 from tensordiff.dump.dtypes import Array
@@ -71,7 +71,7 @@ class Side:
     def all_entries(self) -> list[Entry]:
         """The entries of the step that a rule can name, without operations, which are paired by their sequence."""
         named = (entry for entry in self.index.dump.entries if entry.layer)
-        return [e for e in named if e.step == self.step and not ("/" in e.layer and is_operation(e.layer))]
+        return [e for e in named if e.step == self.step and not is_operation(e.layer)]
 
     @cached_property
     def outlines(self) -> dict[str, Outline]:
@@ -175,7 +175,12 @@ class Evidence:
         )
         return cls(reference, candidate, (ours, theirs), _classes((ours, theirs)))
 
-    def with_likely(self, likely: Iterable[tuple[ValueClass, ValueClass, float]]) -> Evidence:
+    @property
+    def is_ordered(self) -> bool:
+        """Whether both dumps say in which order their layers ran."""
+        return self.reference.index.dump.ordered and self.candidate.index.dump.ordered
+
+    def with_likely_matches(self, likely: Iterable[tuple[ValueClass, ValueClass, float]]) -> Evidence:
         """With classes joined of which one is the reference's, the other the candidate's, and how alike they are."""
         joined = {id(ours): (theirs, alike) for ours, theirs, alike in likely}
         gone = {id(theirs) for theirs, _ in joined.values()}
@@ -198,14 +203,14 @@ class Evidence:
         one = self.of_entry.get(id(reference))
         return one is not None and not one.is_weak and one is self.of_entry.get(id(candidate))
 
-    def are_others(self, reference: Entry, candidate: Entry) -> bool:
+    def are_different(self, reference: Entry, candidate: Entry) -> bool:
         """Whether two entries are proven to be different tensors: each was found elsewhere on the other side."""
         ours, theirs = self.of_entry.get(id(reference)), self.of_entry.get(id(candidate))
         if ours is None or theirs is None or ours is theirs:
             return False
         return (ours.is_shared and not ours.is_weak) or (theirs.is_shared and not theirs.is_weak)
 
-    def have_others(self, reference: Entry, candidate: Entry) -> bool:
+    def have_other_partners(self, reference: Entry, candidate: Entry) -> bool:
         """Whether the other side has each of two entries, and not as the other: no bug makes both of a pair right."""
         ours, theirs = self.of_entry.get(id(reference)), self.of_entry.get(id(candidate))
         return ours is not None and theirs is not None and ours is not theirs and ours.is_proof and theirs.is_proof
@@ -226,7 +231,7 @@ class Evidence:
     def _print_of(self) -> dict[int, Fingerprint]:
         return {id(item.entry): item for some in self.prints for item in some}
 
-    def stand_in(self, entry: Entry, side: int) -> Fingerprint | None:
+    def counterpart(self, entry: Entry, side: int) -> Fingerprint | None:
         """What a side has in the place of an entry of the other, equal or likely the same; an output where there is."""
         one = self.of_entry.get(id(entry))
         members = one.members[side] if one is not None and not one.is_weak else []
@@ -304,13 +309,13 @@ def _distance(a: Fingerprint, b: Fingerprint) -> float:
             return direct
     if abs(a.largest - b.largest) > 0.05 * b.largest:
         return math.inf
-    found = _reading(a, b)
+    found = _best_view(a, b)
     return math.inf if found is None else found[1]
 
 
-def _reading(a: Fingerprint, b: Fingerprint) -> tuple[str, float] | None:
+def _best_view(a: Fingerprint, b: Fingerprint) -> tuple[str, float] | None:
     array, wanted = a.entry.read(), b.entry.read()
-    for view in readings(array.shape, wanted.shape):
+    for view in possible_views(array.shape, wanted.shape):
         seen = evaluate_view(view, array)
         if reconcile(seen.shape, wanted.shape) is None:
             continue
@@ -322,14 +327,14 @@ def _reading(a: Fingerprint, b: Fingerprint) -> tuple[str, float] | None:
 
 def view_between(a: Fingerprint, b: Fingerprint) -> str | None:
     """The view under which one tensor is another; None where there is none."""
-    found = _reading(a, b)
+    found = _best_view(a, b)
     return None if found is None else found[0]
 
 
 def likely_view(a: Fingerprint, b: Fingerprint, least: float) -> str | None:
     """The first view under which one tensor points as another does, which an error has changed, at least so much."""
     array, wanted = a.entry.read(), b.entry.read().reshape(-1).astype(np.float64)
-    for view in readings(array.shape, b.entry.spec.shape):
+    for view in possible_views(array.shape, b.entry.spec.shape):
         seen = evaluate_view(view, array)
         if cosine(seen.reshape(-1).astype(np.float64), wanted) >= least:
             return view

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tensordiff.align.index import Index, parts_of
-from tensordiff.align.learn.arrangements import Arrangements
-from tensordiff.align.learn.cuts import LastParts
 from tensordiff.align.learn.evidence import Evidence, evidence_of, shared_steps
-from tensordiff.align.learn.fused import FusedPairs
-from tensordiff.align.learn.layout import pairs_in_layout
+from tensordiff.align.learn.generalization import Generalizer, GeneralRule
 from tensordiff.align.learn.learned import Learned, LearnedRule, Namesake
-from tensordiff.align.learn.lift import Lifted, Lifter
-from tensordiff.align.learn.namesakes import Namesakes
+from tensordiff.align.learn.names.namesakes import Namesakes
+from tensordiff.align.learn.names.vetoes import Vetoes
 from tensordiff.align.learn.nodes import Node, NodeMatches, fits_blocks
-from tensordiff.align.learn.ports import LearnedPair, PortPairs
+from tensordiff.align.learn.pairing.arrangements import Arrangements
+from tensordiff.align.learn.pairing.axis_order import pairs_in_layout
+from tensordiff.align.learn.pairing.fused import FusedPairs
+from tensordiff.align.learn.pairing.ports import LearnedPair, PortPairs
+from tensordiff.align.learn.pairing.split_parts import RemainingParts
 from tensordiff.align.learn.resemblance import resembling
 from tensordiff.align.learn.structure import Structure
-from tensordiff.align.learn.vetoes import Vetoes
 from tensordiff.align.maps import resolve_map
 from tensordiff.align.match import Alignment
 from tensordiff.align.operations import is_operation
@@ -72,8 +72,10 @@ class _Learner:
             if pair.is_proven and len(pair.reference.parts) == len(pair.candidate.parts) == 1:
                 ours, theirs = pair.reference.parts[0], pair.candidate.parts[0]
                 self._proven[id(ours)], self._proven[id(theirs)] = theirs, ours
-        lifter = Lifter(self.matches.evidence, pairs)
-        rules = [one for rule in lifter.rules() for one in ([rule] if self._holds(rule) else lifter.singles(rule))]
+        generalizer = Generalizer(self.matches.evidence, pairs)
+        rules = [
+            one for rule in generalizer.rules() for one in ([rule] if self._holds(rule) else generalizer.singles(rule))
+        ]
         made = (self._rule(rule, arrangements) for rule in dict.fromkeys(rules))
         return Learned(self.vetoes.with_numbering(made, self.matches.blocks()), tuple(self._namesakes))
 
@@ -81,7 +83,7 @@ class _Learner:
         matches = self.matches
         named = list(self._named_nodes(matches))
         matches.match_by_value(named)
-        self.vetoes.look_at_words()
+        self.vetoes.find_foreign_words()
         self._look_at_namesakes(named)
         blocks = matches.blocks()
         for ours, theirs in named:
@@ -89,9 +91,11 @@ class _Learner:
             if matches.are_free(ours, theirs) and is_possible:
                 matches.take(ours, theirs)
         foreign = {id(entry) for node in matches.candidate if id(node) in matches.foreign for entry in node.outputs}
-        matches.look_at(self.evidence.with_likely(resembling(self.evidence, foreign, self.vetoes.agrees_after)))
+        matches.use_evidence(
+            self.evidence.with_likely_matches(resembling(self.evidence, foreign, self.vetoes.agrees_after))
+        )
         matches.match_by_value(named)
-        Structure(matches).carry()
+        Structure(matches).match_all()
         ports = PortPairs(matches)
         yield from ports.pair_all()
         laid_out = pairs_in_layout(matches, ports.pairs, ports.used)
@@ -99,21 +103,21 @@ class _Learner:
         ports.used |= {id(entry) for pair in laid_out for one in pair[:2] for entry in one.parts}
         fused = FusedPairs(matches, ports.used | self._named)
         whole = list(fused.pairs())
-        last = list(LastParts(matches, fused.used).pairs(whole))
+        last = list(RemainingParts(matches, fused.used).pairs(whole))
         fused.used |= {id(one.parts[0]) for pair in last for one in pair[:2] if one.template == "{0}"}
-        whole += [*last, *fused.pairs_alike()]
+        whole += [*last, *fused.likely_concatenations()]
         yield from whole
         ports.used |= fused.used | {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
         yield from ports.pair_across()
         fused.used |= ports.used - {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
-        rest = list(fused.pairs_of_rest())
-        tokens = list(fused.tokens_alike())
+        rest = list(fused.pairs_of_remaining())
+        tokens = list(fused.likely_tokens())
         yield from (*rest, *tokens)
         ports.used = (ports.used | fused.used) - self._left_by_names(ports.pairs)
-        yield from ports.pair_sums_again()
+        yield from ports.pair_second_sums()
         found = [*ports.pairs, *laid_out, *whole, *rest, *tokens]
         yield from ports.take_all(Arrangements(matches, found, self.vetoes.named).missing())
-        yield from ports.pair_again()
+        yield from ports.pair_second_partners()
         yield from ports.pair_copies([*ports.pairs, *whole, *tokens])
 
     def _left_by_names(self, pairs: Iterable[LearnedPair]) -> set[int]:
@@ -145,7 +149,7 @@ class _Learner:
 
     # --- what holds ------------------------------------------------------------------------------------
 
-    def _holds(self, rule: Lifted) -> bool:
+    def _holds(self, rule: GeneralRule) -> bool:
         """Whether no values refute a rule, and all layers it is for have the ports of those it was learned from.
 
         A layer that values prove may have others: the first norm is given no residual, and has one output.
@@ -163,9 +167,9 @@ class _Learner:
         """Whether values prove another partner for one of two entries, and what comes after it agrees."""
         partners = self._proven.get(id(ours), theirs), self._proven.get(id(theirs), ours)
         is_other = partners[0] is not theirs or partners[1] is not ours
-        return is_other and self.evidence.are_others(ours, theirs) and self.vetoes.agrees_after(ours)
+        return is_other and self.evidence.are_different(ours, theirs) and self.vetoes.agrees_after(ours)
 
-    def _has_ports_of(self, rule: Lifted) -> Callable[[tuple[Entry, Entry]], bool]:
+    def _has_ports_of(self, rule: GeneralRule) -> Callable[[tuple[Entry, Entry]], bool]:
         """Whether a pair's layers have as many ports as those of a rule: a first layer may get its residual whole."""
         seen = {self._port_counts((*p.reference.parts, *p.candidate.parts)) for p in rule.pairs}
         return lambda pair: self._port_counts((*parts_of(pair[0]), *parts_of(pair[1]))) in seen
@@ -184,7 +188,7 @@ class _Learner:
             counts |= {id(entry): len(some) for some in calls.values() for entry in some}
         return counts
 
-    def _rule(self, rule: Lifted, arrangements: Arrangements) -> LearnedRule:
+    def _rule(self, rule: GeneralRule, arrangements: Arrangements) -> LearnedRule:
         proof = tuple(
             (", ".join(part.name for part in pair.reference.parts), ", ".join(p.name for p in pair.candidate.parts))
             for pair in rule.proven

@@ -15,12 +15,11 @@ from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from tensordiff.align.fit import could_be_same
+from tensordiff.align.compatibility import could_be_same
 from tensordiff.align.learn.evidence import Evidence, Side, ValueClass
-from tensordiff.align.learn.outline import Outline
+from tensordiff.align.learn.outline import SEPARATORS, Outline
 from tensordiff.dump.model import Entry
 
-_SEPARATORS = "./:_-|"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _WRAPPED = 1.2  # what counts against a node that another wraps
 _PASSED_ON = 0.8  # and against one that computes something, where the other does not
@@ -93,7 +92,7 @@ def nodes_of(side: Side) -> list[Node]:
 
 def _parent(layer: str, call: int, nodes: Mapping[tuple[str, int], Node]) -> Node | None:
     for end in range(len(layer) - 1, 0, -1):
-        if layer[end] in _SEPARATORS:
+        if layer[end] in SEPARATORS:
             node = nodes.get((layer[:end], call)) or nodes.get((layer[:end], 1))
             if node is not None:
                 return node
@@ -129,7 +128,7 @@ class NodeMatches:
         """Match two nodes."""
         self.of_reference[id(ours)], self.of_candidate[id(theirs)] = theirs, ours
 
-    def look_at(self, evidence: Evidence) -> None:
+    def use_evidence(self, evidence: Evidence) -> None:
         """Go on with other evidence."""
         self.evidence = evidence
         self._common.clear()
@@ -204,7 +203,7 @@ class NodeMatches:
             return Score(4 * outputs + 3 * inputs, outputs, inputs)
         total = 4 * outputs + 3 * inputs + 0.3 * ((id(ours), id(theirs)) in named)
         total += 0.8 * (bool(ours.children) == bool(theirs.children))
-        total += 0.5 * _same_class(ours, theirs) + likeness(ours.tail, theirs.tail)
+        total += 0.5 * have_same_class(ours, theirs) + likeness(ours.tail, theirs.tail)
         total += 0.6 * self._same_rank(ours, theirs) + 0.4 * (ours.depth == theirs.depth)
         total -= 2.0 * gets_other_shapes(ours, theirs)
         total -= _WRAPPED * (self._is_wrapped(ours, 0) != self._is_wrapped(theirs, 1))
@@ -284,9 +283,9 @@ class NodeMatches:
             for item in one.members[1 if here else 0]
         )
 
-    def are_others(self, ours: Entry, theirs: Entry) -> bool:
+    def are_different(self, ours: Entry, theirs: Entry) -> bool:
         """Whether two entries are different tensors, of which one was found elsewhere and may still be matched."""
-        return self.evidence.are_others(ours, theirs) and (self.has_free(ours) or self.has_free(theirs))
+        return self.evidence.are_different(ours, theirs) and (self.has_free(ours) or self.has_free(theirs))
 
     # --- blocks ------------------------------------------------------------------------------------
 
@@ -298,9 +297,9 @@ class NodeMatches:
             if theirs is not None and ours.block and theirs.block:
                 votes[ours.block][theirs.block] += 1
         known = {ours: max(counts, key=lambda block: (counts[block], block)) for ours, counts in votes.items()}
-        return {**self._counted_on(known), **known}
+        return {**self._extrapolated(known), **known}
 
-    def _counted_on(self, known: Mapping[Block, Block]) -> dict[Block, Block]:
+    def _extrapolated(self, known: Mapping[Block, Block]) -> dict[Block, Block]:
         """The blocks that no node is matched in, counted on from those that are."""
         ours, theirs = ({node.block for node in some if node.block} for some in (self.reference, self.candidate))
         offsets = {(a[0], b[0], b[1] - a[1]) for a, b in known.items()}
@@ -332,7 +331,8 @@ def gets_other_shapes(ours: Node, theirs: Node) -> bool:
     return bool(a) and bool(b) and not any(could_be_same(x, y) for x in a for y in b)
 
 
-def _same_class(ours: Node, theirs: Node) -> bool:
+def have_same_class(ours: Node, theirs: Node) -> bool:
+    """Whether the modules of both are known to be of one class."""
     return ours.module_class is not None and ours.module_class == theirs.module_class
 
 

@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from tensordiff.align.learn.outline import Outline
+from tensordiff.align.learn.outline import SEPARATORS, Outline
 from tensordiff.align.rules.rule import Rule
 
-_SHOWN_INSTANCES = 3
+_EXAMPLES_PER_KIND = 3
 """Layers of each kind on which rules are tried; all are looked at when the pairs are compared."""
 _MOST_KINDS = 400
-_SEPARATORS = "./:|-_"
 Rewrite = Callable[[str], str]
 
 
@@ -67,12 +66,12 @@ class Renamings:
             return ()
         # Blocks first: the beginning of their names may be a name of its own, with a rule of its own.
         for kind, layers in sorted(kinds.items(), key=lambda item: (not item[0].offsets, len(item[1][0]), item[0])):
-            if self._rights(self.rules, layers):
+            if self._renames_correctly(self.rules, layers):
                 self.explained |= set(layers)
                 continue
             for added in self._choices(kind):
                 trial = [*self.rules, *(rule for rule in added if rule not in self.rules)]
-                if self._rights(trial, layers) and self._harms_none(trial, layers):
+                if self._renames_correctly(trial, layers) and self._keeps_other_names(trial, layers):
                     self.rules = trial
                     self.explained |= set(layers)
                     break
@@ -80,10 +79,10 @@ class Renamings:
 
     def _needed(self) -> list[Rule]:
         """The rules without those that later ones made needless."""
-        rules, done = list(self.rules), [layer for layer in self._shown if layer in self.explained]
+        rules, done = list(self.rules), [layer for layer in self._examples if layer in self.explained]
         for rule in self.rules:
             rest = [one for one in rules if one is not rule]
-            if self._rights(rest, done) and self._harms_none(rest, ()):
+            if self._renames_correctly(rest, done) and self._keeps_other_names(rest, ()):
                 rules = rest
         return rules
 
@@ -100,20 +99,20 @@ class Renamings:
     # --- trying ------------------------------------------------------------------------------------------
 
     @cached_property
-    def _shown(self) -> list[str]:
+    def _examples(self) -> list[str]:
         """Some layers of each kind that are to be renamed."""
-        return [layer for layers in self._kinds.values() for layer in layers[:_SHOWN_INSTANCES]]
+        return [layer for layers in self._kinds.values() for layer in layers[:_EXAMPLES_PER_KIND]]
 
-    def _rights(self, rules: Sequence[Rule], layers: Sequence[str]) -> bool:
+    def _renames_correctly(self, rules: Sequence[Rule], layers: Sequence[str]) -> bool:
         rewrite = self.rewriting(rules)
         return all(rewrite(layer) == self.names.wanted[layer] for layer in layers[:_MOST_KINDS])
 
-    def _harms_none(self, rules: Sequence[Rule], layers: Iterable[str]) -> bool:
+    def _keeps_other_names(self, rules: Sequence[Rule], layers: Iterable[str]) -> bool:
         """Whether what had its name keeps it, and nothing gets the name of another tensor."""
         rewrite = self.rewriting(rules)
         names, taken = self.names, self.names.taken
         done = self.explained | set(layers)
-        for layer in self._shown:
+        for layer in self._examples:
             made = rewrite(layer)
             if made != names.wanted[layer] and (layer in done or made in taken):
                 return False
@@ -144,7 +143,7 @@ class Renamings:
         words = _words(rest), _words(wanted)
         if len(words[0]) == len(words[1]) and "_" not in rest[:1]:
             yield [(a, b) for a, b in zip(*words, strict=True) if a != b]
-        if rest != wanted and rest[:1] and rest[0] in _SEPARATORS and "\0" not in rest + wanted:
+        if rest != wanted and rest[:1] and rest[0] in SEPARATORS and "\0" not in rest + wanted:
             yield [(rest, wanted)]
 
     def _parent(self, kind: Kind, theirs: str, ours: str) -> tuple[int, int]:
@@ -154,7 +153,7 @@ class Renamings:
             if other.offsets[:1] == kind.offsets[:1] and other.candidate[:1] == kind.candidate[:1] and other.offsets:
                 a, b = _text(other.candidate[1:]), _text(other.reference[1:])
                 is_within = theirs.startswith(a) and ours.startswith(b) and len(a) < len(theirs) and len(b) < len(ours)
-                if is_within and theirs[len(a)] in _SEPARATORS and ours[len(b)] == "." and len(a) > best[0]:
+                if is_within and theirs[len(a)] in SEPARATORS and ours[len(b)] == "." and len(a) > best[0]:
                     best = len(a), len(b)
         return best
 
@@ -171,19 +170,19 @@ def _words(tail: str) -> list[str]:
 
 def _end(text: str) -> str:
     """What must follow, that the text is whole."""
-    mark = "_" if text[:1] == "_" else text[:1] if text[:1] in _SEPARATORS else "."
+    mark = "_" if text[:1] == "_" else text[:1] if text[:1] in SEPARATORS else "."
     return rf"(?={re.escape(mark)}|$)"
 
 
 def _word(theirs: str, ours: str) -> Rule:
-    begin = "" if theirs[:1] in _SEPARATORS else "^"
+    begin = "" if theirs[:1] in SEPARATORS else "^"
     return Rule("candidate", f"{begin}{re.escape(theirs)}{_end(theirs)}", _literal(ours))
 
 
 def _first_word(kind: Kind) -> Rule:
     """The beginning of a name without a number, which others may have, too."""
     theirs, ours = _text(kind.candidate), _text(kind.reference)
-    while theirs and ours and theirs[-1] == ours[-1] and theirs[-1] not in _SEPARATORS:
+    while theirs and ours and theirs[-1] == ours[-1] and theirs[-1] not in SEPARATORS:
         theirs, ours = theirs[:-1], ours[:-1]
     if theirs[-1:] != "." or (ours and ours[-1:] != "."):
         theirs, ours = _text(kind.candidate), _text(kind.reference)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tensordiff.align.by_value import Fingerprint, common_tolerance
 from tensordiff.align.expression import evaluate_view
 from tensordiff.align.learn.evidence import Evidence, Side, ValueClass, likely_view
-from tensordiff.align.learn.readings import readings
+from tensordiff.align.learn.possible_views import possible_views
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Entry
 
@@ -39,7 +39,7 @@ an error has left less of what comes later, that part of it."""
 _LEAST_ACROSS = 0.6
 """However little is left."""
 _MOST_CELLS = 4_000_000
-_TURNED = 0.95
+_VIEW_SHARE = 0.95
 """Which part of the likeness of two tensors the layout must have in which they are looked at."""
 _LEAST_LAID_OUT, _MOST_LAID_OUT = 256, 1 << 24
 """From how many values on a layout can be told from chance, and how many are laid out otherwise in all."""
@@ -61,11 +61,11 @@ def resembling(
     out = {id(one) for one in evidence.classes if not one.is_shared and
            any(id(item.entry) in foreign for item in one.members[1])}  # fmt: skip
     found, doubtful = _in_order(evidence, out)
-    if found and _have_across(*_lonely(evidence)):
+    if found and _have_opposite_directions(*_one_sided(evidence)):
         across, more = _in_order(evidence, out | doubtful, found)
         found, doubtful = found + across, doubtful | more
     taken = {id(one) for pair in found for one in pair[:2]} | doubtful | out
-    ours, theirs = ([one for one in some if id(one) not in taken] for some in _lonely(evidence))
+    ours, theirs = ([one for one in some if id(one) not in taken] for some in _one_sided(evidence))
     for size in {one.head.size for one in ours} & {one.head.size for one in theirs}:
         mine, others = ([one for one in some if one.head.size == size] for some in (ours, theirs))
         if len(mine) * len(others) <= _MOST_CELLS:
@@ -76,7 +76,7 @@ def resembling(
     return found + [
         (mine, other, likeness)
         for mine, other, likeness in laid_out
-        if likeness >= least and not _is_turned(mine, other, likeness) and not agrees_after(mine.head.entry)
+        if likeness >= least and not _keeps_row_sizes(mine, other, likeness) and not agrees_after(mine.head.entry)
     ]
 
 
@@ -88,15 +88,15 @@ def alike(reference: Fingerprint, candidate: Fingerprint) -> float:
     return float(_likeness(cosine, np.array([reference.rms]), np.array([candidate.rms]))[0, 0])
 
 
-def _lonely(evidence: Evidence) -> tuple[list[ValueClass], list[ValueClass]]:
+def _one_sided(evidence: Evidence) -> tuple[list[ValueClass], list[ValueClass]]:
     """The classes that one side alone has."""
     alone = [one for one in evidence.classes if not one.is_weak and not one.is_shared]
     return [one for one in alone if one.members[0]], [one for one in alone if one.members[1]]
 
 
-def _have_across(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> bool:
+def _have_opposite_directions(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> bool:
     """Whether one side has a tensor as an input alone and the other one of its size as an output alone."""
-    seen = [{(one.head.size, _ways(one, side)) for one in some} for side, some in enumerate((ours, theirs))]
+    seen = [{(one.head.size, _directions(one, side)) for one in some} for side, some in enumerate((ours, theirs))]
     return any((size, 3 - ways) in seen[1] for size, ways in seen[0] if ways != 3)
 
 
@@ -110,8 +110,7 @@ def _in_order(evidence: Evidence, out: Collection[int], known: Sequence[Likely] 
     """
     sides = evidence.reference, evidence.candidate
     ours, theirs = (_sequence(evidence, side, k, out) for k, side in enumerate(sides))
-    is_ordered = all(side.index.dump.ordered for side in sides)
-    if not is_ordered or not ours or not theirs or len(ours) * len(theirs) > _MOST_CELLS:
+    if not evidence.is_ordered or not ours or not theirs or len(ours) * len(theirs) > _MOST_CELLS:
         return [], set()
     scores = _scores([one for _, one in ours], [one for _, one in theirs], known)
     scores, theirs = _with_ties_in_order(scores, theirs)
@@ -189,7 +188,7 @@ def _scores(ours: Sequence[ValueClass], theirs: Sequence[ValueClass], known: Seq
         others = columns.get(size, [])
         if own and others:
             mine, other = [ours[k] for k in own], [theirs[k] for k in others]
-            ways = [np.array([_ways(one, side) for one in some]) for side, some in enumerate((mine, other))]
+            ways = [np.array([_directions(one, side) for one in some]) for side, some in enumerate((mine, other))]
             made = _likenesses(mine, other)
             is_possible = (ways[0][:, None] & ways[1][None, :] > 0) | (made >= (_LEAST if known else _ACROSS))
             scores[np.ix_(own, others)] = np.where(is_possible, made, 0.0)
@@ -223,7 +222,7 @@ def _best_path(scores: Matrix) -> list[tuple[int, int]]:
 
 def _mutually_alike(ours: Sequence[ValueClass], theirs: Sequence[ValueClass], scores: Matrix) -> Iterator[Likely]:
     """Classes of which each is the other's nearest by far."""
-    ways = [np.array([_ways(one, side) for one in some]) for side, some in enumerate((ours, theirs))]
+    ways = [np.array([_directions(one, side) for one in some]) for side, some in enumerate((ours, theirs))]
     distance = np.where((ways[0][:, None] & ways[1][None, :]) > 0, 1.0 - scores, 1.0)
     for k, row in enumerate(distance):
         best = int(row.argmin())
@@ -241,19 +240,19 @@ def _in_other_layouts(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) 
     for size in sorted({one.head.size for one in ours} & {one.head.size for one in theirs}):
         mine, others = ([one for one in some if one.head.size == size] for some in (ours, theirs))
         shapes = {one.head.entry.spec.shape for one in others}
-        views = [[(k, view) for view in readings(one.head.entry.spec.shape, shape) if view]
+        views = [[(k, view) for view in possible_views(one.head.entry.spec.shape, shape) if view]
                  for shape in shapes for k, one in enumerate(mine)]  # fmt: skip
-        asked = list(dict.fromkeys(one for some in views for one in some))
-        left -= size * len(asked)
+        tried = list(dict.fromkeys(one for some in views for one in some))
+        left -= size * len(tried)
         if left < 0:
             return
-        if size < _LEAST_LAID_OUT or not asked or len(asked) * len(others) > _MOST_CELLS:
+        if size < _LEAST_LAID_OUT or not tried or len(tried) * len(others) > _MOST_CELLS:
             continue
         scores = _likenesses(mine, others)
-        laid_out = np.stack([_direction_of(evaluate_view(view, mine[k].head.entry.read())) for k, view in asked])
+        laid_out = np.stack([_direction_of(evaluate_view(view, mine[k].head.entry.read())) for k, view in tried])
         cosines = laid_out @ np.stack([_direction(one.head) for one in others]).T
-        sizes = [np.array([one.head.rms for one in some]) for some in ([mine[k] for k, _ in asked], others)]
-        for (k, _), row in zip(asked, _likeness(cosines, *sizes), strict=True):
+        sizes = [np.array([one.head.rms for one in some]) for some in ([mine[k] for k, _ in tried], others)]
+        for (k, _), row in zip(tried, _likeness(cosines, *sizes), strict=True):
             scores[k] = np.maximum(scores[k], row)
         yield from _mutually_alike(mine, others, scores)
 
@@ -287,17 +286,17 @@ def _likeness(cosines: Matrix, reference: Matrix, candidate: Matrix) -> Matrix:
     return np.asarray(np.nan_to_num(made, nan=-1.0), np.float64)
 
 
-def _ways(one: ValueClass, side: int) -> int:
+def _directions(one: ValueClass, side: int) -> int:
     """Whether a tensor is seen as an input, as an output, or as both, as bits."""
     return sum({1 if item.entry.is_input else 2 for item in one.members[side]})
 
 
-def _is_turned(ours: ValueClass, theirs: ValueClass, likeness: float) -> bool:
+def _keeps_row_sizes(ours: ValueClass, theirs: ValueClass, likeness: float) -> bool:
     """Whether each head of each token has the size it has on the other side, as keys have before rope and after it.
 
     No error leaves all sizes as they are: these are different tensors.
     """
-    view = likely_view(ours.head, theirs.members[1][0], _TURNED * likeness)
+    view = likely_view(ours.head, theirs.members[1][0], _VIEW_SHARE * likeness)
     if view is None:
         return False
     made, given = evaluate_view(view, ours.head.entry.read()), theirs.head.entry.read()

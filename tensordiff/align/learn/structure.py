@@ -13,8 +13,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from tensordiff.align.fit import could_be_same
-from tensordiff.align.learn.nodes import Block, Node, NodeMatches, fits_blocks, gets_other_shapes, likeness
+from tensordiff.align.compatibility import could_be_same
+from tensordiff.align.learn.nodes import (
+    Block,
+    Node,
+    NodeMatches,
+    fits_blocks,
+    gets_other_shapes,
+    have_same_class,
+    likeness,
+)
+from tensordiff.dump.dtypes import is_integral
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
@@ -39,7 +48,7 @@ class Structure:
     tails: set[Tails] = field(default_factory=set)
     """Ends of names that matched nodes have."""
 
-    def carry(self) -> None:
+    def match_all(self) -> None:
         """Match until nothing more can be; where nothing is matched yet, there is nothing to carry."""
         if not self.matches.of_reference:
             return
@@ -119,7 +128,7 @@ class Structure:
     def _fits(self) -> Iterator[_Fit]:
         blocks = self.matches.blocks()
         seen: set[tuple[int, int]] = set()
-        for ours, theirs in (*self._groups(blocks), *self._receivers()):
+        for ours, theirs in (*self._groups_by_module(blocks), *self._groups_by_input()):
             if len(ours) * len(theirs) > _MOST_PAIRS:
                 continue  # that many side by side have nothing around them to tell them apart
             alike = _same_sequence(ours, theirs, self.matches)
@@ -131,7 +140,7 @@ class Structure:
                     if self._could_be(a, b, blocks):
                         yield _Fit(self._reasons(a, b, alike), a, b)
 
-    def _receivers(self) -> Iterator[tuple[list[Node], list[Node]]]:
+    def _groups_by_input(self) -> Iterator[tuple[list[Node], list[Node]]]:
         """Nodes of both sides that get the same tensor."""
         for one in self.matches.evidence.classes:
             if one.is_weak or not one.is_shared:
@@ -147,7 +156,7 @@ class Structure:
             if max(map(len, nodes)) <= _CROWD:
                 yield list(nodes[0].values()), list(nodes[1].values())
 
-    def _groups(self, blocks: Mapping[Block, Block]) -> Iterator[tuple[list[Node], list[Node]]]:
+    def _groups_by_module(self, blocks: Mapping[Block, Block]) -> Iterator[tuple[list[Node], list[Node]]]:
         """Nodes of both sides that stand in the same module, and then all that stand in the same block, or in none."""
         groups: dict[object, tuple[list[Node], list[Node]]] = defaultdict(lambda: ([], []))
         back = {theirs: ours for ours, theirs in blocks.items()}
@@ -167,11 +176,11 @@ class Structure:
                 yield ours, theirs
 
     def _could_be(self, ours: Node, theirs: Node, blocks: Mapping[Block, Block]) -> bool:
-        if not fits_blocks(ours, theirs, blocks) or self._is_elsewhere(ours, theirs):
+        if not fits_blocks(ours, theirs, blocks) or self._parents_have_other_partners(ours, theirs):
             return False
         return _have_alike_ports(ours, theirs) and not self._is_refuted(ours, theirs)
 
-    def _is_elsewhere(self, ours: Node, theirs: Node) -> bool:
+    def _parents_have_other_partners(self, ours: Node, theirs: Node) -> bool:
         """Whether the modules they are in are matched with others."""
         if ours.parent is None or theirs.parent is None:
             return False
@@ -182,28 +191,28 @@ class Structure:
     def _is_refuted(self, ours: Node, theirs: Node) -> bool:
         """Whether all that is known of their outputs, or of their inputs, is that they are other tensors."""
         is_one = len(ours.outputs) == len(theirs.outputs) == 1  # of several, two may add up to the other side's one
-        if is_one and self.matches.evidence.have_others(ours.outputs[0], theirs.outputs[0]):
+        if is_one and self.matches.evidence.have_other_partners(ours.outputs[0], theirs.outputs[0]):
             return True
-        return self._are_others(ours.outputs, theirs.outputs) or self._are_others(ours.inputs, theirs.inputs)
+        return self._are_different(ours.outputs, theirs.outputs) or self._are_different(ours.inputs, theirs.inputs)
 
-    def _are_others(self, ours: list[Entry], theirs: list[Entry]) -> bool:
+    def _are_different(self, ours: list[Entry], theirs: list[Entry]) -> bool:
         evidence, refuted = self.matches.evidence, False
         for a in ours:
             for b in theirs:
                 if evidence.is_same(a, b):
                     return False
-                refuted = refuted or (could_be_same(a, b) and self.matches.are_others(a, b))
+                refuted = refuted or (could_be_same(a, b) and self.matches.are_different(a, b))
         return refuted
 
     def _reasons(self, ours: Node, theirs: Node, alike: set[tuple[int, int]]) -> float:
         evidence = self.matches.evidence
         reasons = 1.0 * any(evidence.is_same(a, b) for a in ours.inputs for b in theirs.inputs)
-        reasons += 1.0 * self._goes_alike(ours, theirs)
+        reasons += 1.0 * self._has_matching_neighbours(ours, theirs)
         reasons += 1.5 * any(evidence.is_same(a, b) for a in ours.outputs for b in theirs.outputs)
         reasons += 1.0 * ((ours.tail, theirs.tail) in self.tails)
         name = likeness(ours.tail, theirs.tail)
         reasons += 1.0 if name == 1.0 else 0.5 * (name >= 0.75)
-        reasons += 0.3 * (ours.module_class is not None and ours.module_class == theirs.module_class)
+        reasons += 0.3 * have_same_class(ours, theirs)
         reasons += 0.5 * _changes_shape(ours) + 0.6 * self._has_rare_shape(ours, theirs)
         reasons -= 0.6 * (bool(ours.children) != bool(theirs.children))
         return reasons + 1.0 * ((id(ours), id(theirs)) in alike)
@@ -222,7 +231,7 @@ class Structure:
         )
         return ours, theirs
 
-    def _goes_alike(self, ours: Node, theirs: Node) -> bool:
+    def _has_matching_neighbours(self, ours: Node, theirs: Node) -> bool:
         """Whether an output is also that of a matched module, or an input of a matched one, on both sides alike."""
         for direction in ("outputs", "inputs"):
             a = self._neighbours(getattr(ours, direction), ours)
@@ -264,10 +273,10 @@ def _same_sequence(ours: list[Node], theirs: list[Node], matches: NodeMatches) -
     """The nodes at the same place of two groups that have the same nodes in the same order, as far as is known."""
     if len(ours) != len(theirs) or len(ours) < 2 or not any(id(node) in matches.of_reference for node in ours):
         return set()
-    both = matches.evidence.reference.index.dump.ordered and matches.evidence.candidate.index.dump.ordered
+    is_ordered = matches.evidence.is_ordered
     left = [[n for n in some if id(n) not in known] for some, known in
             ((ours, matches.of_reference), (theirs, matches.of_candidate))]  # fmt: skip
-    if not both:
+    if not is_ordered:
         if len(ours) < 3 or ours[0].parent is None:
             return set()
         return {(id(left[0][0]), id(left[1][0]))} if len(left[0]) == len(left[1]) == 1 else set()
@@ -291,7 +300,7 @@ def _have_alike_ports(ours: Node, theirs: Node) -> bool:
 def _floats(entries: list[Entry]) -> list[Entry]:
     def is_float(entry: Entry) -> bool:
         try:
-            return entry.spec.dtype.kind not in "iub"
+            return not is_integral(entry.spec.dtype)
         except (DumpError, AlignError):
             return False
 

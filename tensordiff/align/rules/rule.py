@@ -25,9 +25,9 @@ from tensordiff.util.regex import UserRegex, check_regex, check_replace
 
 Side = Literal["reference", "candidate"]
 RuleSide = Literal["reference", "candidate", "both"]
-_Step = tuple[str, Callable[[str, str], str], str, UserRegex | None]
-_COUNTED = re.compile(r"\{\\(?:[1-9]|g<\w+>)[+-][0-9]{1,4}\}")
-_COUNT = re.compile(r"\{([0-9]{1,9})([+-][0-9]{1,4})\}")
+_RewriteStep = tuple[str, Callable[[str, str], str], str, UserRegex | None]
+_COUNTED_GROUP = re.compile(r"\{\\(?:[1-9]|g<\w+>)[+-][0-9]{1,4}\}")
+_COUNT_RESULT = re.compile(r"\{([0-9]{1,9})([+-][0-9]{1,4})\}")
 LONGEST_OF_PRESETS = 1_000
 """Characters of the longest name that presets rewrite; no model has one as long, and they know no time limit."""
 
@@ -52,27 +52,29 @@ class Rule:
         return self.on and self.side in (side, "both")
 
     @cached_property
-    def _step(self) -> _Step:
+    def _step(self) -> _RewriteStep:
         where = f" of {self.source}" if self.source else ""
         if self.is_ours:
             sub: Callable[[str, str], str] = re.compile(self.match).sub
         else:
             sub = UserRegex(f"match of a rule{where}", self.match).sub
-        if _COUNTED.search(self.replace):
-            sub = _counting(sub)
+        if _COUNTED_GROUP.search(self.replace):
+            sub = _with_counting(sub)
         of_class = self.module_class and UserRegex(f"module_class of a rule{where}", self.module_class)
         return required_literal(self.match), sub, self.replace, of_class or None
 
 
-def _counting(sub: Callable[[str, str], str]) -> Callable[[str, str], str]:
+def _with_counting(sub: Callable[[str, str], str]) -> Callable[[str, str], str]:
     """A substitution whose replacements count; a name whose number would be below 0 stays as it is."""
 
     def counted(replacement: str, text: str) -> str:
         made = sub(replacement, text)
         if made == text:
             return text
-        sums = [int(number) + int(offset) for number, offset in _COUNT.findall(made)]
-        return text if any(one < 0 for one in sums) else _COUNT.sub(lambda at: str(int(at[1]) + int(at[2])), made)
+        sums = [int(number) + int(offset) for number, offset in _COUNT_RESULT.findall(made)]
+        return (
+            text if any(one < 0 for one in sums) else _COUNT_RESULT.sub(lambda at: str(int(at[1]) + int(at[2])), made)
+        )
 
     return counted
 
@@ -140,7 +142,7 @@ def _rewriter(rules: Sequence[Rule]) -> Callable[[str, str | None], str]:
     return rewrite
 
 
-def _rewrite_with(steps: Sequence[_Step], layer: str, module_class: str | None) -> str:
+def _rewrite_with(steps: Sequence[_RewriteStep], layer: str, module_class: str | None) -> str:
     """Apply all rules in one loop: a call for each would cost more than most of them do."""
     for literal, sub, replacement, of_class in steps:
         if literal in layer and (of_class is None or (module_class is not None and of_class.matches(module_class))):
@@ -184,7 +186,7 @@ def check_rule(rule: Rule) -> None:
 
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,?\d*\}|.", re.DOTALL)
 # Flags change what letters mean, comments hide brackets, character codes hide text.
-_UNSURE = re.compile(r"\(\?[#a-zA-Z]|\\[\dxuUN]")
+_NOT_ANALYZED = re.compile(r"\(\?[#a-zA-Z]|\\[\dxuUN]")
 _SPECIAL = frozenset(r"\.^$*+?{}[]|()")
 _MAY_BE_ABSENT = ("?", "*", "{")
 
@@ -192,7 +194,7 @@ _MAY_BE_ABSENT = ("?", "*", "{")
 def required_literal(expression: str) -> str:
     """The longest text that every match must contain; empty where none is easily seen."""
     tokens = _TOKEN.findall(expression)
-    if _UNSURE.search(expression) or "|" in _top_level(tokens):
+    if _NOT_ANALYZED.search(expression) or "|" in _top_level(tokens):
         return ""
     return max(_runs(_top_level(tokens)), key=len)
 

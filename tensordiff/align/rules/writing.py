@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tensordiff.align.rules.file import RulesFile
 
 _KINDS = {"rule": "rules", "map": "maps", "view": "views", "tolerance": "tolerances"}
-_NEW = """\
+_NEW_FILE_TEXT = """\
 # How tensordiff pairs the entries of two dumps, sees them and judges them: docs/rules.md.
 # [[rule]] rewrites names in order, [[map]] beats rules, [[view]] reconciles shapes, [[tolerance]] judges.
 """
@@ -39,7 +39,7 @@ class _Segment(NamedTuple):
 
 def new_file() -> str:
     """The text of a new file."""
-    return _NEW
+    return _NEW_FILE_TEXT
 
 
 def updated_text(text: str, old: RulesFile, wanted: RulesFile, path: str) -> str:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tensordiff.dump import manifest
 from tensordiff.dump.files import STRICT_JSON, Bytes, MappedFile, map_file, parse_json, version_of
 from tensordiff.dump.folders import DumpPath, member_path
-from tensordiff.dump.manifest import JOURNAL, MANIFEST, RecordError
 from tensordiff.dump.model import Dump, Entry, EntryKey, Problem
+from tensordiff.dump.native import manifest
+from tensordiff.dump.native.manifest import JOURNAL, MANIFEST, RecordError
 from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.safetensors import read_header
 from tensordiff.errors import BadFile
@@ -35,9 +35,9 @@ FORMATS = (
 )
 
 _MAX_BYTES = 1 << 30  # some three million entries; what is longer is no manifest
-_LIST = b'"entries": [\n'
+_ENTRIES_MARK = b'"entries": [\n'
 """Where the records begin, each of which has a line of its own."""
-_MARK = manifest.SCHEMA.rpartition("/")[0].encode()
+_SCHEMA_MARK = manifest.SCHEMA.rpartition("/")[0].encode()
 
 
 class _Contents(NamedTuple):
@@ -56,9 +56,9 @@ def try_open(at: DumpPath) -> Dump | None:
         return None
     was_finished = name == MANIFEST
     path = at.path / name
-    text = _text(path)
+    text = _map_manifest(path)
     # Other programs use these file names too: it is ours if it says so, or lies beside shards.
-    if _MARK not in text[:200] and not any(map(manifest.is_shard_name, at.files)):
+    if _SCHEMA_MARK not in text[:200] and not any(map(manifest.is_shard_name, at.files)):
         return None
     with gc_paused():
         read = _read_manifest(path, text) if was_finished else _read_journal(path, bytes(text))
@@ -70,11 +70,13 @@ def try_open(at: DumpPath) -> Dump | None:
         problems=(*at.problems, *read.problems),
         interrupted=not was_finished,
         facts={key: value for key, value in read.facts.items() if value is not None},
-        files=frozenset(name for name in at.files if name in read.shards or _is_spare(at.path / name, was_finished)),
+        files=frozenset(
+            name for name in at.files if name in read.shards or _is_empty_shard(at.path / name, was_finished)
+        ),
     )
 
 
-def _is_spare(path: Path, was_finished: bool) -> bool:
+def _is_empty_shard(path: Path, was_finished: bool) -> bool:
     """Whether a shard that no record names holds nothing: one is begun before its first tensor is complete."""
     if not manifest.is_shard_name(path.name):
         return False
@@ -84,7 +86,7 @@ def _is_spare(path: Path, was_finished: bool) -> bool:
         return False
 
 
-def _text(path: Path) -> Bytes:
+def _map_manifest(path: Path) -> Bytes:
     data = map_file(path)
     if len(data) > _MAX_BYTES:
         raise BadFile(path, f"is {len(data):,} bytes long, which no manifest is")
@@ -116,12 +118,12 @@ def _read_lines(path: Path, text: Bytes) -> _Contents:
 
     Of a million entries the records take more than all else. Whatever is not laid out so raises.
     """
-    begin = text.find(_LIST)
-    facts = _without_schema(path, parse_json(text[: max(begin, 0)] + _LIST + b"]}", path, "the manifest"))
+    begin = text.find(_ENTRIES_MARK)
+    facts = _without_schema(path, parse_json(text[: max(begin, 0)] + _ENTRIES_MARK + b"]}", path, "the manifest"))
     facts.pop("entries")
     shards, entries = _Shards(path.parent, are_final=True), []
     lines = io.BytesIO(text) if isinstance(text, bytes) else text
-    lines.seek(begin + len(_LIST))
+    lines.seek(begin + len(_ENTRIES_MARK))
     for line in iter(lines.readline, b""):
         is_last = not line.endswith(b",\n")
         entries.append(shards.entry(STRICT_JSON.decode(line[: -1 if is_last else -2].decode()))[0])

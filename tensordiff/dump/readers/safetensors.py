@@ -37,8 +37,8 @@ from tensordiff.dump.files import (
     view_buffer,
 )
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
-from tensordiff.dump.manifest import FACTS, SCHEMA, is_shard_name, split_shard_key
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
+from tensordiff.dump.native.manifest import FACTS, SCHEMA, is_shard_name, split_shard_key
 from tensordiff.dump.readers import Format
 from tensordiff.errors import BadFile
 from tensordiff.util.garbage_collector import gc_paused

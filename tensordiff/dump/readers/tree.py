@@ -5,14 +5,13 @@ A tensor is called by the path that leads to its file, with dots. There is no or
 
 from __future__ import annotations
 
-from tensordiff.dump.folders import RANK_FOLDER, DumpPath
+from tensordiff.dump.folders import RANK_FOLDER, DumpPath, list_tree, unused
 from tensordiff.dump.leftovers import is_named_as_tensors
 from tensordiff.dump.model import Dump, Entry, StoredTensor, entry
 from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.npy import NpyFile
 from tensordiff.dump.readers.torch.reader import TorchFile
 from tensordiff.dump.readers.torch.walk import port_of_key
-from tensordiff.dump.tree import list_tree, unused
 from tensordiff.errors import BadFile
 
 FORMAT = "tree"

@@ -144,7 +144,7 @@ def events_of_nested(began: list[str], ended: Iterable[str]) -> list[LayerEvent]
     counts = Counter(began)
     # A layer in only one of the lists, or run twice, cannot be nested: it is treated as a leaf.
     ends = [layer for layer in ended if counts[layer] == 1]
-    return list(_nest(last_runs(began), ends))
+    return list(_nested_events(last_runs(began), ends))
 
 
 def last_runs(layers: list[str]) -> list[str]:
@@ -152,7 +152,7 @@ def last_runs(layers: list[str]) -> list[str]:
     return list(dict.fromkeys(reversed(layers)))[::-1]
 
 
-def _nest(began: list[str], ends: list[str]) -> Iterator[LayerEvent]:
+def _nested_events(began: list[str], ends: list[str]) -> Iterator[LayerEvent]:
     nested = set(ends)
     still_open: list[str] = []
     next_end = 0

@@ -167,7 +167,7 @@ class _Blocks:
             keys = [(file.path, file.size, number) for number in range(first, end)]
             missing = [key[2] for key in keys if not self._has(key)]
             for run in _runs(missing):
-                self._ask(file, run)
+                self._request(file, run)
             for key in keys:
                 self._kept.move_to_end(key)
             waits = [self._kept[key] for key in keys]
@@ -181,7 +181,7 @@ class _Blocks:
         kept = self._kept.get(key)
         return kept is not None and not (kept.done() and kept.exception() is not None)
 
-    def _ask(self, file: RangeFile, run: range) -> None:
+    def _request(self, file: RangeFile, run: range) -> None:
         start, end = run.start * BLOCK, min(run.stop * BLOCK, file.size)
         whole = pool().submit(store.read, file.path, start, end, file.size)
         for number in run:
@@ -189,7 +189,7 @@ class _Blocks:
             key = file.path, file.size, number
             self._kept_bytes += 0 if key in self._kept else _block_bytes(file.size, number)
             self._kept[key] = part
-            whole.add_done_callback(_hand_on(part, (number - run.start) * BLOCK))
+            whole.add_done_callback(_copy_slice(part, (number - run.start) * BLOCK))
 
     def clear(self) -> None:
         """Forget all blocks."""
@@ -202,7 +202,7 @@ def _block_bytes(size: int, number: int) -> int:
     return min(BLOCK, size - number * BLOCK)
 
 
-def _hand_on(part: Future[bytes], at: int) -> Any:
+def _copy_slice(part: Future[bytes], at: int) -> Any:
     def done(whole: Future[bytes]) -> None:
         if (error := whole.exception()) is not None:
             part.set_exception(error)

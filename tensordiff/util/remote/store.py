@@ -48,7 +48,7 @@ class FileInfo(NamedTuple):
     """Changes where the content does, as far as the store says."""
 
 
-class Place(NamedTuple):
+class StoreLocation(NamedTuple):
     """Where a path lies: fsspec's filesystem and the name in it."""
 
     filesystem: Any
@@ -58,7 +58,7 @@ class Place(NamedTuple):
 _lock = threading.Lock()
 _listings: dict[RemotePath, dict[str, FileInfo]] = {}
 _infos: dict[RemotePath, FileInfo | None] = {}
-_places: dict[str, Place] = {}
+_locations: dict[str, StoreLocation] = {}
 requests: dict[str, int] = {"connect": 0, "list": 0, "info": 0, "read": 0, "write": 0}
 """How often stores were asked for something in this process; tests and benchmarks look at it."""
 
@@ -72,7 +72,7 @@ def forget(path: RemotePath) -> None:
     place(path).filesystem.invalidate_cache()
 
 
-def place(path: RemotePath) -> Place:
+def place(path: RemotePath) -> StoreLocation:
     """The filesystem of a path; only what the user gave, and what lies below it, has one."""
     found = given_url(path)
     if found is None:
@@ -80,20 +80,20 @@ def place(path: RemotePath) -> Place:
     (address, query, _), below = found
     filesystem, name = _connected(path, address)
     name = "/".join((name.rstrip("/"), *below)) if below else name
-    return Place(filesystem, f"{name}?{query}" if query else name)
+    return StoreLocation(filesystem, f"{name}?{query}" if query else name)
 
 
-def _connected(path: RemotePath, address: str) -> Place:
+def _connected(path: RemotePath, address: str) -> StoreLocation:
     """The filesystem of an address. Some stores are asked something when they are opened: that is tried again, too."""
-    if (found := _places.get(address)) is None:
+    if (found := _locations.get(address)) is None:
         try:
-            found = _places[address] = attempt(path, "connect", lambda: _connect(path.parts[0], address))
+            found = _locations[address] = attempt(path, "connect", lambda: _connect(path.parts[0], address))
         except FileNotFoundError as error:
             raise BadFile(path, "its store says that there is no such place; check the URL") from error
     return found
 
 
-def _connect(scheme: str, address: str) -> Place:
+def _connect(scheme: str, address: str) -> StoreLocation:
     try:
         import fsspec
     except ImportError as error:
@@ -102,7 +102,7 @@ def _connect(scheme: str, address: str) -> Place:
         filesystem, name = fsspec.core.url_to_fs(address, **_options(scheme))
         if scheme in _S3:
             filesystem.retries = 1  # it would try five times whatever we try four times
-        return Place(filesystem, name)
+        return StoreLocation(filesystem, name)
     except ImportError as error:
         way = _INSTALL if scheme in (*_S3, *HTTP) else "install the library that it names"
         raise StoreError(f"{scheme}// paths need a library that is not installed ({error!s:.200}); {way}") from error
@@ -132,24 +132,24 @@ def info(path: RemotePath) -> FileInfo | None:
     with _lock:
         if path in _listings:
             return FileInfo(0, True, 0)
-        if (siblings := _listings.get(_above(path))) is not None and path.name in siblings:
+        if (siblings := _listings.get(_parent(path))) is not None and path.name in siblings:
             return siblings[path.name]
         if path in _infos:
             return _infos[path]
-    found = _ask(path)
+    found = _fetch_info(path)
     with _lock:
         _infos[path] = found
     return found
 
 
-def _above(path: RemotePath) -> RemotePath:
+def _parent(path: RemotePath) -> RemotePath:
     parent = path.parent
     return parent if isinstance(parent, RemotePath) else path
 
 
-def _ask(path: RemotePath) -> FileInfo | None:
+def _fetch_info(path: RemotePath) -> FileInfo | None:
     if path.parts[0] in HTTP:
-        return _ask_server(path)
+        return _fetch_web_info(path)
     try:  # one request: a store lists a file as itself
         listing(path)
     except _IsFile as error:
@@ -159,7 +159,7 @@ def _ask(path: RemotePath) -> FileInfo | None:
     return FileInfo(0, True, 0)
 
 
-def _ask_server(path: RemotePath) -> FileInfo | None:
+def _fetch_web_info(path: RemotePath) -> FileInfo | None:
     """A web server has no folders: what it shows as a page may be one."""
     filesystem, name = place(path)
     try:
@@ -185,7 +185,7 @@ def listing(path: RemotePath) -> dict[str, FileInfo]:
         if path in _listings:
             return _listings[path]
     filesystem, name = place(path)
-    rows = attempt(path, "list", lambda: _rows(filesystem, name))
+    rows = attempt(path, "list", lambda: _list_rows(filesystem, name))
     found: dict[str, FileInfo] = {}
     is_web = path.parts[0] in HTTP
     prefix = _web_name(name) if is_web else filesystem._strip_protocol(name).rstrip("/")
@@ -199,7 +199,7 @@ def listing(path: RemotePath) -> dict[str, FileInfo]:
             is_folder = row["type"] == "directory" or row["name"].endswith("/")
             known = row.get("size") is not None or is_folder
             found[last] = FileInfo(0, True, 0) if is_folder else _info_of(path / last, row) if known else _UNKNOWN
-    if not found and not rows and not _may_be_empty(filesystem, name):
+    if not found and not rows and not _exists(filesystem, name):
         raise FileNotFoundError(str(path))
     _fill_sizes(path, found)
     with _lock:
@@ -210,7 +210,7 @@ def listing(path: RemotePath) -> dict[str, FileInfo]:
 _LINK = re.compile(r"""href=["']([^"'?#]+)""")
 
 
-def _rows(filesystem: Any, name: str) -> list[dict[str, Any]]:
+def _list_rows(filesystem: Any, name: str) -> list[dict[str, Any]]:
     """What a store lists; of a web server what its page links to."""
     if not name.startswith(("http:", "https:")):
         rows: list[dict[str, Any]] = filesystem.ls(name, detail=True)
@@ -232,7 +232,7 @@ _UNKNOWN = FileInfo(-1, False, 0)
 def files_after(path: RemotePath, most: int) -> list[tuple[str, int]]:
     """Names and sizes of the files that follow one in its folder, where that was listed."""
     with _lock:
-        found = _listings.get(_above(path), {})
+        found = _listings.get(_parent(path), {})
         names = list(found) if path.name in found else []
     after = names[names.index(path.name) + 1 :][:most] if names else []
     return [(name, found[name].size) for name in after if found[name].size > 0]
@@ -243,7 +243,7 @@ def _fill_sizes(folder: RemotePath, found: dict[str, FileInfo]) -> None:
     from tensordiff.util.remote.ranges import pool
 
     names = [name for name, one in found.items() if one is _UNKNOWN]
-    infos = list(pool().map(lambda name: _ask_server(folder / name), names))
+    infos = list(pool().map(lambda name: _fetch_web_info(folder / name), names))
     for name, one in zip(names, infos, strict=True):
         if one is None or (one.is_folder and "." in name):  # a page beside the files
             del found[name]
@@ -251,7 +251,7 @@ def _fill_sizes(folder: RemotePath, found: dict[str, FileInfo]) -> None:
             found[name] = one
 
 
-def _may_be_empty(filesystem: Any, name: str) -> bool:
+def _exists(filesystem: Any, name: str) -> bool:
     return bool(filesystem.exists(name))
 
 
@@ -284,7 +284,7 @@ def read(path: RemotePath, start: int, end: int, size: int) -> bytes:
     filesystem, name = place(path)
 
     def ask() -> bytes:
-        with _turn(filesystem):
+        with _single_request(filesystem):
             data: bytes = filesystem.cat_file(name, start=start, end=end)
         if len(data) == size != end - start:  # a server that knows no ranges sends all of it
             data = data[start:end]
@@ -298,12 +298,12 @@ def read(path: RemotePath, start: int, end: int, size: int) -> bytes:
         raise BadFile(path, "is gone from its store since it was listed; open the dump again") from error
 
 
-_turns = threading.Lock()
+_request_lock = threading.Lock()
 
 
-def _turn(filesystem: Any) -> AbstractContextManager[Any]:
+def _single_request(filesystem: Any) -> AbstractContextManager[Any]:
     """Filesystems that wait by themselves (sftp) are asked for one thing at a time: few of them may be shared."""
-    return nullcontext() if filesystem.async_impl else _turns
+    return nullcontext() if filesystem.async_impl else _request_lock
 
 
 class _ShortAnswerError(Exception):
@@ -329,7 +329,7 @@ def attempt(path: RemotePath, kind: str, call: Callable[[], T]) -> T:
                     raise BadFile(path, f"its store has no bucket {bucket}; check the URL") from raised
                 raise FileNotFoundError(str(path)) from raised
             said = _reason(path, error)
-            if _BAD_URL.search(_told(error)):
+            if _BAD_URL.search(_error_text(error)):
                 hint = "check the URL; credentials are no part of it, the store's own library finds them"
                 raise BadFile(path, f"is no URL of such a store ({said}); {hint}") from error
             if isinstance(error, NotImplementedError) or _status(error) in _UNABLE:
@@ -356,7 +356,7 @@ def _is_final(error: Exception) -> bool:
     status = _status(error)
     if status is not None and 400 <= status < 500 and status not in (408, 425, 429):
         return True
-    return _FINAL.search(_told(error)) is not None
+    return _FINAL.search(_error_text(error)) is not None
 
 
 def _status(error: Exception) -> int | None:
@@ -367,7 +367,7 @@ def _status(error: Exception) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__} {error}"
 
 

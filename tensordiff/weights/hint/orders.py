@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.dump.dtypes import DTYPES
-from tensordiff.weights.hint.seen import Order, rows_alike
+from tensordiff.weights.hint.pair_tables import Order, rows_alike
 from tensordiff.weights.samples import Floats, are_alike
 from tensordiff.weights.views import deinterleaved, interleaved
 

@@ -35,7 +35,7 @@ FORMATS = (
     ),
 )
 
-_LOOKED_AT = 1 << 16
+_HEAD_BYTES = 1 << 16
 _MARKS = (b"common_debug_cb_eval:", b"ggml_debug:")
 _LINE = re.compile(  # one try a line, and no part of it that another could take: a log may have any length
     r"(?m)^.{0,200}?(?:common_debug_cb_eval|ggml_debug):[^\S\n]{1,80}((?:(?! = \().){1,400}) = \((\w{1,20})\)"
@@ -68,7 +68,7 @@ _BLOCK = {
 _WHOLE = {"embd": "embed_tokens", "result_norm": "norm", "result_output": "lm_head"}
 
 
-class Printed(NamedTuple):
+class PrintedTensor(NamedTuple):
     """A tensor as a log shows it."""
 
     name: str
@@ -106,12 +106,12 @@ def try_open(at: DumpPath) -> Dump | None:
 
 
 def _is_log(path: Path) -> bool:
-    head = open_buffer(path)[:_LOOKED_AT]
+    head = open_buffer(path)[:_HEAD_BYTES]
     return any(mark in head for mark in _MARKS)
 
 
 def _open_log(at: DumpPath, path: Path) -> Dump:
-    passes = _passes(_printed(path))
+    passes = _passes(_parse_log(path))
     if not passes:
         raise BadFile(path, "shows no tensor whole; was the run stopped?")
     if len(passes) > 1 and _tokens(passes[0]) == _WARM_UP < _tokens(passes[1]):
@@ -121,13 +121,13 @@ def _open_log(at: DumpPath, path: Path) -> Dump:
         calls: Counter[str] = Counter()
         for one in printed:
             calls[one.name] += 1
-            layer, port, call = _place(one.name, calls[one.name])
+            layer, port, call = _layer_and_port(one.name, calls[one.name])
             name = one.name if calls[one.name] == 1 else f"{one.name}({calls[one.name]})"
             entries.append(Entry(name, layer, port, call, step, SampleTensor(one.values), Origin(one.operation)))
     return Dump(at.path, FORMAT, tuple(entries), True, (), statistics=(SAMPLE,))
 
 
-def _place(name: str, call: int) -> tuple[str, str, int]:
+def _layer_and_port(name: str, call: int) -> tuple[str, str, int]:
     match = _NUMBERED.match(name)
     if match and (known := _BLOCK.get((match[1], call))):
         part, port = known
@@ -137,13 +137,13 @@ def _place(name: str, call: int) -> tuple[str, str, int]:
     return name, "output", call
 
 
-def _tokens(printed: list[Printed]) -> int:
+def _tokens(printed: list[PrintedTensor]) -> int:
     return printed[0].shape[-2] if len(printed[0].shape) > 1 else 1
 
 
-def _passes(printed: Iterator[Printed]) -> list[list[Printed]]:
+def _passes(printed: Iterator[PrintedTensor]) -> list[list[PrintedTensor]]:
     """Tensors pass by pass: a pass begins with the name that the first began with."""
-    passes: list[list[Printed]] = []
+    passes: list[list[PrintedTensor]] = []
     for one in printed:
         if not passes or (one.name == passes[0][0].name and one.operation == passes[0][0].operation):
             passes.append([])
@@ -151,7 +151,7 @@ def _passes(printed: Iterator[Printed]) -> list[list[Printed]]:
     return passes
 
 
-def _printed(path: Path) -> Iterator[Printed]:
+def _parse_log(path: Path) -> Iterator[PrintedTensor]:
     text = os.fsdecode(bytes(map_file(path)[:]))
     heads = list(_LINE.finditer(text))
     for index, head in enumerate(heads):
@@ -162,7 +162,7 @@ def _printed(path: Path) -> Iterator[Printed]:
         shape = tuple(int(n) for n in head.group(8, 7, 6, 5))
         values = _values(text[head.end() : total.start()], shape)
         if values is not None:
-            yield Printed(head[1].strip(), head[2], head[3], shape, values, _float(total[1]))
+            yield PrintedTensor(head[1].strip(), head[2], head[3], shape, values, _float(total[1]))
 
 
 def _values(text: str, shape: tuple[int, ...]) -> Array | None:

@@ -118,7 +118,7 @@ def _parts(chunks: list[_Chunk]) -> Iterator[RankPart]:
         blocks[step] = max([blocks[step], *(number + 1 + first for number in numbers)])
         for chunk in stage:
             rank = chunk.file.ep * 10_000 + chunk.file.tp
-            yield from (RankPart(rank, _numbered(item, first)) for item in chunk.entries)
+            yield from (RankPart(rank, _renumbered(item, first)) for item in chunk.entries)
 
 
 def _find(at: DumpPath) -> tuple[list[_RankFile], frozenset[str]]:
@@ -155,7 +155,7 @@ def _entry(item: Entry, file: _RankFile) -> Entry:
     return item._replace(name=name, layer=match[1], port="output" if port == "output_0" else port, step=file.step)
 
 
-def _numbered(item: Entry, first: int) -> Entry:
+def _renumbered(item: Entry, first: int) -> Entry:
     """An entry of a stage whose layers are numbered from 0, where ``first`` is the number of its first in the model."""
     if not first:
         return item

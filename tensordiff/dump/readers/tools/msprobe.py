@@ -48,8 +48,8 @@ _SAVED_NAME = re.compile(r"^(.+)\.(\d{1,9})\.debug$", re.DOTALL)
 _FUNCTION = re.compile(r"^(.+?)\.(\d{1,9})\.(forward|backward)$", re.DOTALL)
 _RANK = re.compile(r"rank_?(\d{1,9})")
 _STEP = re.compile(r"step_?(\d{1,9})")
-_DEEPEST = 16
-_TOO_DEEP = f"what lies deeper than {_DEEPEST} levels"
+_MOST_DEPTH = 16
+_TOO_DEEP = f"what lies deeper than {_MOST_DEPTH} levels"
 _BIG = 1 << 62
 
 
@@ -152,7 +152,7 @@ def _open_rank(folder: RankFolder) -> tuple[list[Entry], list[Problem], bool]:
     empty: list[str] = []
     for key, about in data.items():
         call = _call(key)
-        leaves = _below("output", about, 0) if _SAVED_NAME.match(key) else _leaves(about)
+        leaves = _nested_leaves("output", about, 0) if _SAVED_NAME.match(key) else _leaves(about)
         for port, leaf in leaves:
             stored, problem = _stored(folder.path / DATA, files, leaf, has_values)
             problems += [problem] if problem else []
@@ -227,23 +227,23 @@ def _leaves(about: object) -> Iterator[tuple[str, dict[str, object]]]:
         value = about.get(part)
         if isinstance(value, list) and len(value) == 1 and kind == "output":
             value = value[0]
-        yield from _below(kind, value, 0)
+        yield from _nested_leaves(kind, value, 0)
     if not about.keys() & _PARTS.keys():  # gradients of parameters, by name
         for name, value in about.items():
-            yield from _below(
+            yield from _nested_leaves(
                 f"parameter_{name}", value[0] if isinstance(value, list) and len(value) == 1 else value, 0
             )
 
 
-def _below(port: str, value: object, depth: int) -> Iterator[tuple[str, dict[str, object]]]:
+def _nested_leaves(port: str, value: object, depth: int) -> Iterator[tuple[str, dict[str, object]]]:
     if isinstance(value, dict) and isinstance(value.get("type"), str) and "shape" in value:
         yield port, value
-    elif isinstance(value, dict | list) and depth >= _DEEPEST:
+    elif isinstance(value, dict | list) and depth >= _MOST_DEPTH:
         yield port, {"data_name": _TOO_DEEP}
     elif isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, below in items:
-            yield from _below(f"{port}_{key}", below, depth + 1)
+            yield from _nested_leaves(f"{port}_{key}", below, depth + 1)
 
 
 def _stored(

@@ -63,10 +63,10 @@ class LayerSlice(NamedTuple):
 def try_open(at: DumpPath) -> Dump | None:
     """Open hidden states, one file or a folder of them, or a folder of the logger."""
     if not at.is_folder:
-        is_ours = at.path.name.lower().endswith(SUFFIX) and _is_short(at.head)
+        is_ours = at.path.name.lower().endswith(SUFFIX) and _has_short_header(at.head)
         return _open_hidden(at, [at.path.name]) if is_ours else None
     if files := at.with_suffix(SUFFIX):
-        return _open_hidden(at, files) if _is_short(open_buffer(at.path / files[0])[:8]) else None
+        return _open_hidden(at, files) if _has_short_header(open_buffer(at.path / files[0])[:8]) else None
     if CALLS in at.files:
         return _open_logger(at, [(0, at.path, frozenset(at.folders))])
     steps = [(int(m[1]), at.path / n, frozenset((n,))) for n in at.folders if (m := _STEP.match(n))]
@@ -74,7 +74,7 @@ def try_open(at: DumpPath) -> Dump | None:
     return _open_logger(at, logged) if logged else None
 
 
-def _is_short(head: bytes) -> bool:
+def _has_short_header(head: bytes) -> bool:
     """Whether a header is no longer than two tensors need."""
     return int.from_bytes(head[:8], "little") <= _LONGEST_HEADER
 
@@ -129,19 +129,19 @@ def _missing(at: DumpPath, steps: list[Path]) -> Iterator[Problem]:
     folders = [set(list_below(step).folders) for step in steps]
     everywhere = set[str]().union(*folders)
     for step, here in zip(steps, folders, strict=True):
-        for module in (name for name in dict.fromkeys(_began(step)) if name in everywhere - here):
+        for module in (name for name in dict.fromkeys(_module_calls(step)) if name in everywhere - here):
             where = str((step / module).relative_to(at.path))
             yield Problem(where, f"is listed in {CALLS} and not there, as in other steps; was it copied?", True)
 
 
-def _began(folder: Path) -> list[str]:
+def _module_calls(folder: Path) -> list[str]:
     """The modules of a step, as they began."""
     return [line.strip() for line in os.fsdecode(bytes(map_file(folder / CALLS)[:])).split("\n") if line.strip()]
 
 
 def _open_step(folder: Path, step: int) -> tuple[list[Entry], list[Problem]]:
     """The entries of a step, a module's outputs after those of all modules within it."""
-    began = _began(folder)
+    began = _module_calls(folder)
     problems: list[Problem] = []
     ports: dict[str, list[Entry]] = defaultdict(list)
     listing = list_below(folder)

@@ -113,7 +113,7 @@ def open_archive_bytes(path: FilePath, buffer: Buffer) -> Archive:
             return _open_legacy(path, in_memory(buffer))
     except BadPickle as error:
         raise BadFile(path, str(error)) from error
-    raise BadFile(path, _what_it_is(buffer))
+    raise BadFile(path, _why_not_torch(buffer))
 
 
 def is_legacy(head: bytes) -> bool:
@@ -210,7 +210,7 @@ def _legacy_span(buffer: Bytes, at: int, storage: Storage) -> Span:
     return Span(start, storage.nbytes)
 
 
-def _what_it_is(buffer: Buffer) -> str:
+def _why_not_torch(buffer: Buffer) -> str:
     if not buffer:
         return "is empty; dump it again"
     if buffer[257:262] == b"ustar":

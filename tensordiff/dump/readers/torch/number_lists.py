@@ -17,7 +17,7 @@ from tensordiff.dump.readers.torch.tensors import UnreadableTensor
 
 FEWEST_NUMBERS = 16
 _DEEPEST = 8
-_UNEVEN = UnreadableTensor("is a list of numbers that has no shape; save it as a plain tensor")
+_UNEVEN_LIST = UnreadableTensor("is a list of numbers that has no shape; save it as a plain tensor")
 
 
 # Words of configurations and of what a training run writes down; whole words, since layers are called time_proj.
@@ -49,13 +49,13 @@ def tensor_of_list(value: object, *, is_flat: bool) -> PickledArray | Unreadable
         lists = list({id(one): one for one in lists}.values())
         is_even = is_even and len(lists) == len(level) and len({len(one) for one in lists}) == 1
         if len(shape) == _DEEPEST:
-            return _UNEVEN
+            return _UNEVEN_LIST
         shape.append(len(lists[0]))
         level = [one for some in lists for one in some]
     if sum(type(one) is float for one in level) < FEWEST_NUMBERS:
         return None
     if not is_even or not all(type(one) is float for one in level):
-        return _UNEVEN
+        return _UNEVEN_LIST
     made = PickledArray()
     numbers = np.array(level, np.float64)
     with np.errstate(over="ignore"):

@@ -73,7 +73,7 @@ class PickledArray:
         """Take shape, dtype and bytes, if they fit one another."""
         if not self.sentence:
             raise BadPickle("its pickle gives one array two states")
-        self.sentence = _why_not(shape, dtype, data) or ""
+        self.sentence = _why_unreadable(shape, dtype, data) or ""
         if self.sentence or type(dtype) is not PickledDType or dtype.dtype is None:
             return
         if isinstance(shape, tuple) and isinstance(data, bytes | Blob):
@@ -105,7 +105,7 @@ class PickledArray:
             raise BadFile(path, "spells the bytes of a numpy array wrong; dump it again") from error
 
 
-def _why_not(shape: object, dtype: object, data: object) -> str | None:
+def _why_unreadable(shape: object, dtype: object, data: object) -> str | None:
     """Why an array's claims cannot be true, or its values not be read."""
     if type(dtype) is not PickledDType:
         return "is a numpy array of no dtype; save it again"

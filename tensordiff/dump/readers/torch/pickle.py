@@ -34,7 +34,7 @@ _STOP = ord(".")
 _NEWEST_PROTOCOL = 5
 _ATOMS = frozenset((str, int, float, bool, bytes, type(None)))
 _MOST_PARTS = 16  # of a key, or of a call's arguments
-_LEFT_FROM = 1 << 16  # bytes of text or bytes from which they are left where they lie
+_LONG_FROM = 1 << 16  # bytes of text or bytes from which they are left where they lie
 _INT_BITS = 60  # under these, no two integers hash alike
 
 
@@ -97,13 +97,13 @@ class _Unpickler:
 
     def take_text(self, width: int) -> str | LongText:
         size = self.take_count(width)
-        if size > _LEFT_FROM:
+        if size > _LONG_FROM:
             return LongText(self.skip(size), size)
         return self.take(size).decode("utf-8", "surrogatepass")
 
     def take_bytes(self, width: int) -> bytes | Blob:
         size = self.take_count(width)
-        return Blob(self.skip(size), size, is_text=False) if size > _LEFT_FROM else self.take(size)
+        return Blob(self.skip(size), size, is_text=False) if size > _LONG_FROM else self.take(size)
 
     def take_count(self, width: int) -> int:
         return int.from_bytes(self.take(width), "little")

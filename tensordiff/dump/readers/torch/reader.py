@@ -196,8 +196,8 @@ def open_file(path: Path) -> FilePart:
     archive = open_archive(path)
     kept: dict[tuple[str, int], Entry] = {}
     problems: list[Problem] = []
-    passed: list[str] = []
-    for item in found_in(archive, _stem(path.name), passed):
+    skipped_lists: list[str] = []
+    for item in found_in(archive, _stem(path.name), skipped_lists):
         if isinstance(item.leaf, RefusedName):
             why = f"its tensor {shorten(item.name)!r} {item.leaf.sentence}; it is left out"
             problems.append(Problem(path.name, why, is_unread=True))
@@ -206,13 +206,13 @@ def open_file(path: Path) -> FilePart:
             problems.append(Problem(path.name, why, is_unread=True))
         else:
             kept[item.name, item.step] = _found_entry(archive, item)
-    problems += _passed(path.name, passed)
+    problems += _skipped_list_problems(path.name, skipped_lists)
     wrapper = shared_wrapper(item.layer for item in kept.values())
     entries = [item._replace(layer=item.layer.removeprefix(wrapper)) for item in kept.values()]
     return FilePart(path.name, entries, True, problems, {})
 
 
-def _passed(file: str, names: list[str]) -> Iterator[Problem]:
+def _skipped_list_problems(file: str, names: list[str]) -> Iterator[Problem]:
     """That lists of numbers were taken for settings. It is no tensor left out: files of training are full of them."""
     if names:
         some = ", ".join(map(shorten, names[:3])) + (", …" if len(names) > 3 else "")
@@ -229,7 +229,7 @@ def _found_entry(archive: Archive, item: Found) -> Entry:
 
 def _open_lone(path: Path) -> Dump:
     part = open_file(path)
-    problems = (*part.problems, *filter(None, map(why_part, part.entries)))
+    problems = (*part.problems, *filter(None, map(partial_dtensor_problem, part.entries)))
     ranks = [_rank_part(item) for item in part.entries]
     if None not in ranks and len({one.rank for one in ranks if one is not None}) > 1:
         joined = join_ranks(one for one in ranks if one is not None)
@@ -245,7 +245,7 @@ def _rank_part(item: Entry) -> RankPart | None:
     return RankPart(int(match[1]), item._replace(name=item.name[match.end() :], layer=item.layer[match.end() :]))
 
 
-def why_part(item: Entry) -> Problem | None:
+def partial_dtensor_problem(item: Entry) -> Problem | None:
     """Why an entry is no whole tensor: it is what some ranks hold of a DTensor."""
     first: object = item.stored
     while isinstance(first, JoinedRanks):
@@ -284,10 +284,10 @@ def tensor_of(archive: Archive, stem: str) -> Array:
     return archive.read(_readable(archive, found[0]))
 
 
-def found_in(archive: Archive, stem: str, passed: list[str] | None = None) -> list[Found]:
-    """The tensors of an archive; there is at least one. ``passed`` takes lists of numbers that are taken for none."""
+def found_in(archive: Archive, stem: str, skipped_lists: list[str] | None = None) -> list[Found]:
+    """The tensors of an archive; there is at least one. ``skipped_lists`` takes lists of numbers that are taken for none."""
     try:
-        found = find_tensors(_unwrap(archive.value), stem, passed)
+        found = find_tensors(_unwrap(archive.value), stem, skipped_lists)
     except BadPickle as error:
         raise BadFile(archive.path, str(error)) from error
     if not found:

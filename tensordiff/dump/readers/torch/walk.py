@@ -40,7 +40,7 @@ _MOST_OUTPUTS = 4
 """A longer list under a module's name is no tuple of outputs."""
 _BARE_STORAGE = UnreadableTensor("is a bare storage; save the tensor itself")
 _TOO_DEEP = UnreadableTensor(f"is nested more than {_MAX_DEPTH} deep; save a flat dict of tensors")
-_WALKED = (Tensor, UnreadableTensor, PickledArray, Storage, dict, list, tuple, Record)
+_WALKED_TYPES = (Tensor, UnreadableTensor, PickledArray, Storage, dict, list, tuple, Record)
 
 _PORTS = {
     "output": "output", "outputs": "output", "out": "output", "result": "output",
@@ -83,7 +83,7 @@ class Found(NamedTuple):
     call: int = 1
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     """Where a walk stands."""
 
     name: str = ""
@@ -92,17 +92,17 @@ class _Place(NamedTuple):
     step: int = 0
 
 
-def find_tensors(content: object, stem: str, passed: list[str] | None = None) -> list[Found]:
+def find_tensors(content: object, stem: str, skipped_lists: list[str] | None = None) -> list[Found]:
     """Every tensor a file holds, in the order it was saved; a bare one is called by the file's stem.
 
-    ``passed`` takes the names of lists of numbers that are taken for settings or histories, not for tensors.
+    ``skipped_lists`` takes the names of lists of numbers that are taken for settings or histories, not for tensors.
     """
     walk = _Walk(stem)
     found = list(walk.steps(content))
-    if passed is not None:
-        passed += walk.passed
+    if skipped_lists is not None:
+        skipped_lists += walk.skipped_lists
     is_output = isinstance(content, Record) and _is_model_output(content)
-    return sorted(found, key=_executed) if is_output else found
+    return sorted(found, key=_execution_key) if is_output else found
 
 
 def _is_model_output(record: Record) -> bool:
@@ -127,7 +127,7 @@ def _generation_steps(fields: dict[object, object]) -> list[dict[object, object]
     return steps
 
 
-def _executed(item: Found) -> tuple[int, float, int]:
+def _execution_key(item: Found) -> tuple[int, float, int]:
     """Where a field of transformers' ``ModelOutput`` was computed: layer by layer, then the norm, then the rest."""
     layer = item.layer or ""
     if match := re.match(r"layers\.(\d+)", layer):
@@ -146,17 +146,17 @@ class _Walk:
         self._records: set[int] = set()
         self._lists: dict[int, tuple[object, Leaf | None]] = {}
         self._in_settings = 0
-        self.passed: list[str] = []
+        self.skipped_lists: list[str] = []
 
     def steps(self, content: object) -> Iterator[Found]:
         """The tensors of each step, where the outermost dict is one of steps."""
         steps = _steps_of(content)
         if not steps:
-            yield from self.leaves(_Place(), content, 0)
+            yield from self.leaves(_Position(), content, 0)
         for step, below in steps:
-            yield from self.leaves(_Place(step=step), below, 0)
+            yield from self.leaves(_Position(step=step), below, 0)
 
-    def leaves(self, at: _Place, value: object, depth: int) -> Iterator[Found]:
+    def leaves(self, at: _Position, value: object, depth: int) -> Iterator[Found]:
         if isinstance(value, Leaf):
             yield self._found(at, value)
         elif isinstance(value, Storage):
@@ -178,7 +178,7 @@ class _Walk:
                 self._text -= len(place.name)
                 yield from self.leaves(place, below, depth + 1)
 
-    def _listed(self, at: _Place, value: object) -> Leaf | None:
+    def _listed(self, at: _Position, value: object) -> Leaf | None:
         """The tensor that a list of numbers is; one that is referred to many times is made once."""
         if not isinstance(value, list | tuple):
             return None
@@ -187,43 +187,45 @@ class _Walk:
             is_setting = not is_named and (self._in_settings > 0 or is_setting_name(at.name))
             made = tensor_of_list(value, is_flat=not is_setting)
             if made is None and is_setting and tensor_of_list(value, is_flat=True) is not None:
-                self.passed.append(at.name or self._stem)
+                self.skipped_lists.append(at.name or self._stem)
             self._lists[id(value)] = value, made
         return self._lists[id(value)][1]
 
-    def _found(self, at: _Place, leaf: Leaf, placement: DTensorPlacement | None = None) -> Found:
+    def _found(self, at: _Position, leaf: Leaf, placement: DTensorPlacement | None = None) -> Found:
         return Found(at.name or self._stem, leaf, at.layer, at.port or "output", at.step, placement)
 
-    def _children(self, at: _Place, value: _Container) -> Iterator[tuple[_Place | LongKey, object]]:
+    def _children(self, at: _Position, value: _Container) -> Iterator[tuple[_Position | LongKey, object]]:
         if isinstance(value, dict):
             if not at.name and at.port is None and all(k in _PORTS for k, v in value.items() if _holds_tensors(v)):
                 at = at._replace(layer=self._stem)  # the file is a layer, its keys are ports
-            return ((_below(at, key), below) for key, below in value.items() if isinstance(below, _WALKED))
+            return (
+                (_position_under(at, key), below) for key, below in value.items() if isinstance(below, _WALKED_TYPES)
+            )
         if named := _named_items(value):
-            return ((_Place(name, name, None, at.step), below) for name, below in named)
+            return ((_Position(name, name, None, at.step), below) for name, below in named)
         return self._items(at, value)
 
-    def _items(self, at: _Place, value: list[object] | tuple[object, ...]) -> Iterator[tuple[_Place, object]]:
+    def _items(self, at: _Position, value: list[object] | tuple[object, ...]) -> Iterator[tuple[_Position, object]]:
         before = at.name or self._stem
         is_outputs = bool(at.name) and len(value) <= _MOST_OUTPUTS
         joint = "." if at.name and all(isinstance(below, dict) for below in value) else "_"  # modules of a list
         for i, below in enumerate(value):
-            if not isinstance(below, _WALKED):
+            if not isinstance(below, _WALKED_TYPES):
                 continue
             name = f"{before}{joint}{i}"
             if before.rpartition(".")[2] == _PER_LAYER and len(value) > 1 and isinstance(below, Leaf):
-                yield _Place(name, *_hidden_state(i, len(value)), at.step), below
+                yield _Position(name, *_hidden_state(i, len(value)), at.step), below
             elif at.layer == "model" and at.port == "output_attentions" and isinstance(below, Leaf):
-                yield _Place(name, f"layers.{i}.self_attn", "output_1", at.step), below
+                yield _Position(name, f"layers.{i}.self_attn", "output_1", at.step), below
             elif at.port is not None:
-                yield _Place(name, at.layer, f"{at.port}_{i}", at.step), below
+                yield _Position(name, at.layer, f"{at.port}_{i}", at.step), below
             elif is_outputs and isinstance(below, Leaf):
                 layer, port, _ = parse_name(at.name)
-                yield _Place(name, layer, f"{port}_{i}", at.step), below
+                yield _Position(name, layer, f"{port}_{i}", at.step), below
             else:
-                yield _Place(name, None, None, at.step), below
+                yield _Position(name, None, None, at.step), below
 
-    def _record(self, at: _Place, record: Record, depth: int) -> Iterator[Found]:
+    def _record(self, at: _Position, record: Record, depth: int) -> Iterator[Found]:
         """The tensors of an object: named ones first, and of its arguments those that were not among them."""
         if id(record) in self._records:
             return
@@ -236,7 +238,7 @@ class _Walk:
         yield from self._parts(at, record, depth)
         self._in_settings -= is_settings
 
-    def _parts(self, at: _Place, record: Record, depth: int) -> Iterator[Found]:
+    def _parts(self, at: _Position, record: Record, depth: int) -> Iterator[Found]:
         found = list(self._attributes(at, record, depth))
         seen = {id(item.leaf) for item in found}
         for part in (record.items, record.args):
@@ -248,7 +250,7 @@ class _Walk:
             found = [self._found(at, UnreadableTensor(why))]
         yield from found
 
-    def _attributes(self, at: _Place, record: Record, depth: int) -> Iterator[Found]:
+    def _attributes(self, at: _Position, record: Record, depth: int) -> Iterator[Found]:
         attributes = record.attributes
         if record.of.name == "ActivationCache" and "cache_dict" in attributes:
             yield from self.leaves(at, attributes["cache_dict"], depth + 1)  # it drags the model in
@@ -258,7 +260,7 @@ class _Walk:
             yield from self.leaves(at, wrapped[0], depth + 1)
             return
         is_output = _is_model_output(record) and not at.name
-        place = _Place(at.name, "model", "output", at.step) if is_output else at
+        place = _Position(at.name, "model", "output", at.step) if is_output else at
         seen: set[int] = set()
         is_generation = is_output and _is_generation(record)
         for part in (record.pairs, attributes, record.state if not attributes else None):
@@ -271,7 +273,7 @@ class _Walk:
                         seen.add(id(item.leaf))
                         yield item
 
-    def _dtensor(self, at: _Place, record: Record) -> Iterator[Found]:
+    def _dtensor(self, at: _Position, record: Record) -> Iterator[Found]:
         attributes = record.attributes
         local, spec = attributes.get("_local_tensor"), attributes.get("_spec")
         placement = _placement(spec) if isinstance(spec, Record) else None
@@ -296,7 +298,7 @@ class _Walk:
             raise BadPickle(f"names its tensors with more than {_MAX_TEXT:,} characters; save under shorter keys")
 
 
-def _below(at: _Place, key: object) -> _Place | LongKey:
+def _position_under(at: _Position, key: object) -> _Position | LongKey:
     """The place under a key of a dict."""
     if isinstance(key, LongKey):
         return LongKey(f"{at.name}.{key.start}"[:60], len(at.name) + key.length)
@@ -307,11 +309,11 @@ def _below(at: _Place, key: object) -> _Place | LongKey:
     if len(name) > LONGEST_NAME:
         return LongKey.of(name)
     if at.port is not None:
-        return _Place(name, at.layer, at.port if key in _GROUPS else f"{at.port}_{text}", at.step)
+        return _Position(name, at.layer, at.port if key in _GROUPS else f"{at.port}_{text}", at.step)
     layer = at.name or at.layer
     if layer and (port := port_of_key(text)):
-        return _Place(name, layer, port, at.step)
-    return _Place(name, None, None, at.step)
+        return _Position(name, layer, port, at.step)
+    return _Position(name, None, None, at.step)
 
 
 def _holds_tensors(value: object, depth: int = 4) -> bool:
@@ -376,13 +378,13 @@ def _named_items(items: list[object] | tuple[object, ...]) -> list[tuple[str, ob
     for item in items:
         if type(item) is dict:
             name = next((item[key] for key in _NAMES if type(item.get(key)) is str), None)
-            values = {key: value for key, value in item.items() if isinstance(value, _WALKED)}
+            values = {key: value for key, value in item.items() if isinstance(value, _WALKED_TYPES)}
             alone = next(iter(values.values())) if len(values) == 1 and values.keys() <= _VALUES else values
         elif type(item) in (tuple, list) and len(item) == 2:  # type: ignore[arg-type]
             name, alone = item  # type: ignore[misc]
         else:
             return []
-        if type(name) is not str or not name or len(name) > LONGEST_NAME or not isinstance(alone, _WALKED):
+        if type(name) is not str or not name or len(name) > LONGEST_NAME or not isinstance(alone, _WALKED_TYPES):
             return []
         named.append((name, alone))
     return named
@@ -391,20 +393,20 @@ def _named_items(items: list[object] | tuple[object, ...]) -> list[tuple[str, ob
 def _placement(spec: Record) -> DTensorPlacement | None:
     """What a DTensor's spec says of how it is split."""
     attributes = spec.attributes
-    mesh, meta, placed = (attributes.get(key) for key in ("mesh", "tensor_meta", "placements"))
-    if not isinstance(mesh, Record) or not isinstance(placed, tuple) or not isinstance(meta, Record) or not meta.args:
+    mesh, meta, declared = (attributes.get(key) for key in ("mesh", "tensor_meta", "placements"))
+    if not isinstance(mesh, Record) or not isinstance(declared, tuple) or not isinstance(meta, Record) or not meta.args:
         return None
     shape = meta.args[0]
     if type(shape) is not tuple or not all(type(n) is int and n >= 0 for n in shape):
         return None
-    known = [_placed(one) for one in placed]
+    known = [_parse_placement(one) for one in declared]
     if None in known:
         return None
     placements = tuple(p for p in known if p is not None)
-    return DTensorPlacement(placements, _mesh_shape(mesh, len(known)), shape, _place(mesh, len(known)))
+    return DTensorPlacement(placements, _mesh_shape(mesh, len(known)), shape, _mesh_position(mesh, len(known)))
 
 
-def _placed(one: object) -> str | int | None:
+def _parse_placement(one: object) -> str | int | None:
     if not isinstance(one, Record):
         return None
     if one.of.name == "Replicate":
@@ -416,7 +418,7 @@ def _placed(one: object) -> str | int | None:
     return dim if one.of.name == "Shard" and type(dim) is int else None
 
 
-def _place(mesh: Record, axes: int) -> tuple[int, ...]:
+def _mesh_position(mesh: Record, axes: int) -> tuple[int, ...]:
     """The rank's place on each axis of the mesh; empty where the file does not say it."""
     place = mesh.attributes.get("_coordinate_on_dim")
     if isinstance(place, tuple | list) and len(place) == axes and all(type(n) is int and n >= 0 for n in place):

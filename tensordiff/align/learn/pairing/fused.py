@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.align.by_value import ACTIVATIONS, Fingerprint, common_tolerance, rel_l2
-from tensordiff.align.expression import evaluate, parse
-from tensordiff.align.learn.cuts import cut
 from tensordiff.align.learn.evidence import Evidence, ValueClass
 from tensordiff.align.learn.nodes import NodeMatches
-from tensordiff.align.learn.ports import Formula, LearnedPair, is_one_token
+from tensordiff.align.learn.pairing.ports import Formula, LearnedPair, is_one_token
+from tensordiff.align.learn.pairing.split_parts import part_template
 from tensordiff.align.views import reconcile
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
@@ -74,7 +73,7 @@ class FusedPairs:
                 explained |= {id(part) for part in (*pair.reference.parts, *pair.candidate.parts)}
                 yield pair
 
-    def pairs_of_rest(self) -> Iterator[LearnedPair]:
+    def pairs_of_remaining(self) -> Iterator[LearnedPair]:
         """The pairs of tensors that the other side has whole, though not for this layer."""
         for side in (1, 0):
             yield from self._found(side, only_free=True)
@@ -84,41 +83,43 @@ class FusedPairs:
         for target in islice(self._targets(side, is_shared=only_free), _MOST_TARGETS):
             if id(target.entry) in explained:
                 continue  # it is a part of a tensor that the other side fuses
-            near = _near(parts, self._position(target.entry, side))
+            near = _parts_near(parts, self._position(target.entry, side))
             formula = next(self._formulas(target, near), None)
             is_equal = formula is not None
             if formula is None:
-                formula = self._formula_there(target, near, side)
+                formula = self._formula_on_one_side(target, near, side)
             if formula is not None and id(target.entry) not in self.used:
-                pair = self._taken(target.entry, formula, side, uses_parts=only_free)
-                yield from self._with_others(pair._replace(is_proven=is_equal), target.entry, formula, side)
+                pair = self._pair_of(target.entry, formula, side, uses_parts=only_free)
+                yield from self._with_related_pairs(pair._replace(is_proven=is_equal), target.entry, formula, side)
 
-    def _with_others(self, pair: LearnedPair, entry: Entry, formula: Formula, side: int) -> Iterator[LearnedPair]:
+    def _with_related_pairs(
+        self, pair: LearnedPair, entry: Entry, formula: Formula, side: int
+    ) -> Iterator[LearnedPair]:
         """A pair, the other outputs that are the same tensor, and what the layer of a token's result is given."""
         yield pair
         same = (item.entry for item in self.evidence.of_entry[id(entry)].members[side])
         for other in same:
             if not other.is_input and not entry.is_input and id(other) not in self.used:
-                yield self._taken(other, formula, side, uses_parts=False)._replace(is_proven=pair.is_proven)
+                yield self._pair_of(other, formula, side, uses_parts=False)._replace(is_proven=pair.is_proven)
         if formula.template == "last_token({0})" and not entry.is_input:
             node, whole = self.matches.node_of[id(entry)], self.matches.node_of[id(formula.parts[0])]
             for given in (one for one in node.inputs if id(one) not in self.used):
                 fitting = [one for one in whole.inputs if is_one_token(given, one)]
                 if len(fitting) == 1:
-                    made = self._taken(given, Formula((fitting[0],), formula.template), side, uses_parts=False)
+                    made = self._pair_of(given, Formula((fitting[0],), formula.template), side, uses_parts=False)
                     yield made._replace(is_proven=False)
 
-    def _formula_there(self, target: Fingerprint, parts: Sequence[Part], side: int) -> Formula | None:
+    def _formula_on_one_side(self, target: Fingerprint, parts: Sequence[Part], side: int) -> Formula | None:
         """A formula that holds within one side, for a target or parts that an error has changed on the other.
 
         Either the side of the parts has the target, too, likely, or the side of the target has all parts.
         """
-        other = self.evidence.stand_in(target.entry, 1 - side)
+        other = self.evidence.counterpart(target.entry, 1 - side)
         own = self.evidence.of_entry[id(target.entry)]
         if other is not None and own.likeness < 1.0:
             rest = [part for part in parts if self.evidence.of_entry[id(part.item.entry)] is not own]
             return next(self._formulas(other, rest), None)
-        there = [(part, self.evidence.stand_in(part.item.entry, side)) for part in parts]
+        there = [(part, self.evidence.counterpart(part.item.entry, side)) for part in parts]
         seen = {
             id(item.entry): part for part, item in there
             if item is not None and self.evidence.of_entry[id(item.entry)] is not own
@@ -127,46 +128,48 @@ class FusedPairs:
                                             if item is not None and id(item.entry) in seen]), None)  # fmt: skip
         return None if made is None else made._replace(parts=tuple(seen[id(e)].item.entry for e in made.parts))
 
-    def pairs_alike(self) -> Iterator[LearnedPair]:
+    def likely_concatenations(self) -> Iterator[LearnedPair]:
         """What looks fused beyond the first error, where nothing is equal: parts that the target resembles."""
-        for target, near in self._alike_targets():
-            siblings = [part for part in near if self._gets_the_same(part, target)]
-            formula = alike_cat(target, siblings, _CLEAR_OF_SIBLINGS) or alike_cat(target, near, _CLEAR)
+        for target, near in self._unexplained_targets():
+            siblings = [part for part in near if self._share_an_input(part, target)]
+            formula = likely_concatenation(target, siblings, _CLEAR_OF_SIBLINGS) or likely_concatenation(
+                target, near, _CLEAR
+            )
             if formula is not None and not any(id(part) in self.used for part in formula.parts[1:]):
-                yield from self._taken_alike(target.entry, formula)
+                yield from self._likely_pairs(target.entry, formula)
 
-    def tokens_alike(self) -> Iterator[LearnedPair]:
+    def likely_tokens(self) -> Iterator[LearnedPair]:
         """What looks like one token of a tensor beyond the first error."""
-        for target, near in self._alike_targets():
+        for target, near in self._unexplained_targets():
             # A token of what the candidate has, too, would be equal to that one's, and not only alike.
-            absent = [part for part in near if not self._is_there(part.item.entry, target.entry)]
-            formula = alike_token(target, absent) if target.size == target.width else None
+            absent = [part for part in near if not self._candidate_has(part.item.entry, target.entry)]
+            formula = likely_token(target, absent) if target.size == target.width else None
             if formula is not None:
-                yield from self._taken_alike(target.entry, formula)
+                yield from self._likely_pairs(target.entry, formula)
 
-    def _is_there(self, ours: Entry, target: Entry) -> bool:
+    def _candidate_has(self, ours: Entry, target: Entry) -> bool:
         """Whether the candidate has a tensor of the reference, in another layer than that of a target."""
-        if self.evidence.stand_in(ours, 1) is not None:
+        if self.evidence.counterpart(ours, 1) is not None:
             return True
         theirs = self.matches.of_reference.get(id(self.matches.node_of[id(ours)]))
         return theirs is not None and theirs is not self.matches.node_of[id(target)]
 
-    def _alike_targets(self) -> Iterator[tuple[Fingerprint, Sequence[Part]]]:
+    def _unexplained_targets(self) -> Iterator[tuple[Fingerprint, Sequence[Part]]]:
         parts = [part for part in self._parts(0, only_free=False) if not part.item.entry.is_input]
         for target in islice(self._targets(1, is_shared=False), _MOST_TARGETS):
             if not target.entry.is_input and id(target.entry) not in self.used:
-                yield target, _near(parts, self._position(target.entry, 1))
+                yield target, _parts_near(parts, self._position(target.entry, 1))
 
-    def _taken_alike(self, entry: Entry, formula: Formula) -> Iterator[LearnedPair]:
-        pair = self._taken(entry, formula, 1, uses_parts=False)
-        yield from self._with_others(pair._replace(is_proven=False), entry, formula, 1)
+    def _likely_pairs(self, entry: Entry, formula: Formula) -> Iterator[LearnedPair]:
+        pair = self._pair_of(entry, formula, 1, uses_parts=False)
+        yield from self._with_related_pairs(pair._replace(is_proven=False), entry, formula, 1)
 
-    def _gets_the_same(self, part: Part, target: Fingerprint) -> bool:
+    def _share_an_input(self, part: Part, target: Fingerprint) -> bool:
         """Whether two layers are given the same tensor, as projections are that the other side fuses."""
         ours, theirs = (self.matches.node_of[id(item.entry)] for item in (part.item, target))
         return any(self.evidence.is_same(a, b) for a in ours.inputs for b in theirs.inputs)
 
-    def _taken(self, entry: Entry, formula: Formula, side: int, *, uses_parts: bool) -> LearnedPair:
+    def _pair_of(self, entry: Entry, formula: Formula, side: int, *, uses_parts: bool) -> LearnedPair:
         self.used.add(id(entry))
         if uses_parts:
             self.used |= {id(part) for part in formula.parts}
@@ -222,17 +225,15 @@ def _member(one: ValueClass, side: int, position: Mapping[int, int]) -> Fingerpr
     return min(one.members[side], key=lambda item: (item.entry.is_input, position[id(item.entry)]))
 
 
-def _near(parts: Sequence[Part], position: int) -> Sequence[Part]:
+def _parts_near(parts: Sequence[Part], position: int) -> Sequence[Part]:
     at = bisect_right(parts, position, key=lambda part: part.position)
     return parts[max(0, at - _NEAR) : at + _NEAR]
 
 
 def _gives(formula: Formula, target: Fingerprint) -> bool:
     """Whether a formula gives the target, computed whole."""
-    names = [f'"{k}"' for k in range(len(formula.parts))]
     try:
-        made = evaluate(parse(formula.template.format(*names)), lambda name: formula.parts[int(name)].read())
-        wanted = target.entry.read()
+        made, wanted = formula.read(), target.entry.read()
     except (AlignError, DumpError):
         return False
     if made.size != wanted.size or reconcile(made.shape, wanted.shape) is None:
@@ -286,7 +287,7 @@ def _slices(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
         step = int(np.gcd(part.item.width, width))
         for start in range(0, part.item.width - width + 1, step):
             if _is_near(part.row[start : start + width], target.row, common_tolerance(part.item, item)):
-                yield Formula((part.item.entry,), cut(start, width, part.item.width))
+                yield Formula((part.item.entry,), part_template(start, width, part.item.width))
 
 
 def _tokens(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
@@ -366,7 +367,7 @@ _NEARER_TOKEN = 0.6
 _ROWS = 64
 
 
-def alike_cat(target: Fingerprint, parts: Sequence[Part], clear: float) -> Formula | None:
+def likely_concatenation(target: Fingerprint, parts: Sequence[Part], clear: float) -> Formula | None:
     """Parts that side by side resemble the target, and nothing else nearly as much."""
     wide = _matrix(target)
     fitting = [(p, _matrix(p.item)) for p in parts if p.item.width < target.width and _rows(p.item) == _rows(target)]
@@ -388,7 +389,7 @@ def alike_cat(target: Fingerprint, parts: Sequence[Part], clear: float) -> Formu
     return Formula(tuple(part.item.entry for part in chosen), f"cat({names})")
 
 
-def alike_token(target: Fingerprint, parts: Sequence[Part]) -> Formula | None:
+def likely_token(target: Fingerprint, parts: Sequence[Part]) -> Formula | None:
     """The tensor whose last token resembles the target, and no other's nearly as much, nor another token of its own."""
     row = _matrix(target)
     longer = [p for p in parts if p.item.width == target.width and p.item.size > target.size]

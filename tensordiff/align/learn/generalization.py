@@ -20,7 +20,7 @@ from tensordiff.align.expression.tree import Name
 from tensordiff.align.index import port_of
 from tensordiff.align.learn.evidence import Evidence, Side
 from tensordiff.align.learn.outline import Outline
-from tensordiff.align.learn.ports import Formula, LearnedPair
+from tensordiff.align.learn.pairing.ports import Formula, LearnedPair
 from tensordiff.dump.model import Entry
 from tensordiff.dump.names import parse_name
 
@@ -46,7 +46,7 @@ class Affine(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lifted:
+class GeneralRule:
     """A rule, and the pairs it was made from."""
 
     reference: str
@@ -55,9 +55,9 @@ class Lifted:
     is_general: bool = True
 
     @property
-    def is_again(self) -> bool:
+    def is_second_partner(self) -> bool:
         """Whether it gives entries of the reference a second partner."""
-        return all(pair.is_again for pair in self.pairs)
+        return all(pair.is_second_partner for pair in self.pairs)
 
     @property
     def proven(self) -> list[LearnedPair]:
@@ -71,19 +71,19 @@ Prefixes = tuple[str, str]
 
 
 @dataclass(eq=False)
-class Lifter:
+class Generalizer:
     """Makes rules from pairs."""
 
     evidence: Evidence
     pairs: Sequence[LearnedPair]
 
-    def rules(self) -> list[Lifted]:
+    def rules(self) -> list[GeneralRule]:
         """The rules, those with most proof first; second partners last, since they take what others leave."""
-        made: dict[Lifted, Lifted] = {}
-        for rule in (rule for group in self._groups.values() for rule in self._lift(group)):
+        made: dict[GeneralRule, GeneralRule] = {}
+        for rule in (rule for group in self._groups.values() for rule in self._generalize(group)):
             same = made.get(rule)  # ports that are written alike, as ``output`` and ``output_0``
             made[rule] = rule if same is None else replace(same, pairs=(*same.pairs, *rule.pairs))
-        return sorted(made.values(), key=lambda rule: (rule.is_again, -len(rule.proven), not rule.is_general))
+        return sorted(made.values(), key=lambda rule: (rule.is_second_partner, -len(rule.proven), not rule.is_general))
 
     @cached_property
     def _groups(self) -> dict[Key, list[LearnedPair]]:
@@ -165,7 +165,7 @@ class Lifter:
 
     # --- rules ---------------------------------------------------------------------------------------
 
-    def _lift(self, group: list[LearnedPair]) -> Iterator[Lifted]:
+    def _generalize(self, group: list[LearnedPair]) -> Iterator[GeneralRule]:
         names = len(self._outline(group[0].reference.parts[0], 0).numbers)
         if not names and not any(self._outline(part, 1).numbers for part in group[0].candidate.parts):
             yield from (self._single(pair) for pair in group)
@@ -178,7 +178,7 @@ class Lifter:
         count = len(points[0][0])
         sides = [self._written(group[0].reference, 0, functions[:count])]
         sides.append(self._written(group[0].candidate, 1, functions[count:]))
-        yield Lifted(sides[0], sides[1], tuple(group))
+        yield GeneralRule(sides[0], sides[1], tuple(group))
 
     def _is_likely(self, pair: LearnedPair) -> bool:
         """Whether the values of two entries say that they are the same, though an error has changed them."""
@@ -195,16 +195,16 @@ class Lifter:
                 return True
         return False
 
-    def singles(self, rule: Lifted) -> list[Lifted]:
+    def singles(self, rule: GeneralRule) -> list[GeneralRule]:
         """The proven pairs of a rule that does not hold for others, each for itself."""
         return [self._single(pair) for pair in rule.proven]
 
-    def _single(self, pair: LearnedPair) -> Lifted:
+    def _single(self, pair: LearnedPair) -> GeneralRule:
         texts = []
         for side, formula in enumerate((pair.reference, pair.candidate)):
             numbers = [Affine(None, 1, n) for n in self._coordinates(formula, side)]
             texts.append(self._written(formula, side, numbers))
-        return Lifted(texts[0], texts[1], (pair,), is_general=False)
+        return GeneralRule(texts[0], texts[1], (pair,), is_general=False)
 
     def _functions(
         self, group: list[LearnedPair], points: list[tuple[Coordinates, Coordinates]], names: int

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from tensordiff.align.expression import evaluate, evaluate_view, parse
 from tensordiff.align.index import port_of
 from tensordiff.align.learn.evidence import cosine
 from tensordiff.align.learn.nodes import Node, NodeMatches
-from tensordiff.align.learn.ports import Formula, LearnedPair
-from tensordiff.dump.dtypes import Array
+from tensordiff.align.learn.pairing.ports import Formula, LearnedPair
+from tensordiff.dump.dtypes import is_integral
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
@@ -72,29 +71,29 @@ class Arrangements:
 
     def missing(self) -> Iterator[LearnedPair]:
         """The pairs that other nodes prove, for those of which nothing else says what their ports are."""
-        whole = {id(part) for pair in self.pairs if not pair.is_again for part in pair.reference.parts}
+        whole = {id(part) for pair in self.pairs if not pair.is_second_partner for part in pair.reference.parts}
         used = {id(part) for pair in self.pairs for part in pair.candidate.parts}
         for ours, theirs, arrangement in self._matched:
             for meaning, example in self._meanings.get(arrangement, {}).items():
                 sides = _parts(ours, meaning.reference), _parts(theirs, meaning.candidate)
-                is_taken = not example.is_again and any(id(part) in whole for part in sides[0])
+                is_taken = not example.is_second_partner and any(id(part) in whole for part in sides[0])
                 if is_taken or any(id(part) in used for part in sides[1]):
                     continue
                 formulas = example.reference._replace(parts=sides[0]), example.candidate._replace(parts=sides[1])
-                pair = LearnedPair(*formulas, is_proven=False, is_again=example.is_again)
-                if self._is_against(pair) is not None:
-                    whole |= set() if pair.is_again else set(map(id, sides[0]))
+                pair = LearnedPair(*formulas, is_proven=False, is_second_partner=example.is_second_partner)
+                if self._contradicts_names(pair) is not None:
+                    whole |= set() if pair.is_second_partner else set(map(id, sides[0]))
                     used |= set(map(id, sides[1]))
                     yield pair
 
     def beat_names(self, pairs: Sequence[LearnedPair]) -> bool:
         """Whether other nodes prove pairs that values do not, and names pair them otherwise and worse."""
-        against = [self._is_against(pair) for pair in pairs]
+        against = [self._contradicts_names(pair) for pair in pairs]
         return any(against) and None not in against
 
-    def _is_against(self, pair: LearnedPair) -> bool | None:
+    def _contradicts_names(self, pair: LearnedPair) -> bool | None:
         """Whether names pair what a pair is made of otherwise; None where they may be right."""
-        if pair.is_proven or not self._is_known(pair):
+        if pair.is_proven or not self._is_proven_elsewhere(pair):
             return None
         parts = {id(part) for part in (*pair.reference.parts, *pair.candidate.parts)}
         ours = [(one, self.names[id(one)]) for one in pair.reference.parts if id(one) in self.names]
@@ -109,9 +108,9 @@ class Arrangements:
         apart = _distance(Formula((ours,)), Formula((theirs,)))
         return _distance(pair.reference, pair.candidate) <= _NEARER * apart
 
-    def _is_known(self, pair: LearnedPair) -> bool:
+    def _is_proven_elsewhere(self, pair: LearnedPair) -> bool:
         """Whether nodes of the same arrangement prove what a pair says."""
-        of_nodes = self._of_nodes(pair)
+        of_nodes = self._nodes_of(pair)
         arrangement = None if of_nodes is None else self._arrangement(*of_nodes)
         return arrangement is not None and _meaning(pair) in self._meanings.get(arrangement, {})
 
@@ -131,12 +130,12 @@ class Arrangements:
         """What values prove of the ports of matched nodes, by the ids of the reference's."""
         found: dict[int, dict[Meaning, LearnedPair]] = defaultdict(dict)
         for pair in self.pairs:
-            nodes = self._of_nodes(pair) if pair.is_proven else None
+            nodes = self._nodes_of(pair) if pair.is_proven else None
             if nodes is not None:
                 found[id(nodes[0])][_meaning(pair)] = pair
         return found
 
-    def _of_nodes(self, pair: LearnedPair) -> tuple[Node, Node] | None:
+    def _nodes_of(self, pair: LearnedPair) -> tuple[Node, Node] | None:
         """The two matched nodes that a pair is of; None where it is of more, or of nodes that are not matched."""
         ours, theirs = ([self.matches.node_of[id(part)] for part in one.parts] for one in pair[:2])
         is_of_two = all(node is ours[0] for node in ours) and all(node is theirs[0] for node in theirs)
@@ -190,20 +189,14 @@ def _layout(node: Node) -> Layout | None:
     except (DumpError, AlignError):
         return None  # measuring reports it
     shapes = [spec.shape for _, spec in seen]
-    ports = tuple((port, spec.dtype.kind in "iub", shapes.index(spec.shape)) for port, spec in seen)
+    ports = tuple((port, is_integral(spec.dtype), shapes.index(spec.shape)) for port, spec in seen)
     return Layout(node.module_class, bool(node.children), ports)
 
 
 def _distance(ours: Formula, theirs: Formula) -> float:
     """How far two formulas point apart: 1 less their cosine, and 2, which is most, where it is not known."""
     try:
-        a, b = (_computed(one).reshape(-1).astype("float64") for one in (ours, theirs))
+        a, b = (one.read().reshape(-1).astype("float64") for one in (ours, theirs))
     except (DumpError, AlignError):
         return 2.0
     return 1.0 - cosine(a, b) if a.size == b.size else 2.0
-
-
-def _computed(formula: Formula) -> Array:
-    names = [f'"{k}"' for k in range(len(formula.parts))]
-    made = evaluate(parse(formula.template.format(*names)), lambda name: formula.parts[int(name)].read())
-    return evaluate_view(formula.view, made)

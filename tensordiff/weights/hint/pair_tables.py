@@ -21,11 +21,11 @@ Order = NDArray[np.int64]
 
 MOST_ELEMENTS = 1 << 24
 """Elements of a side that a hint looks at; of a larger table, all rows and as many columns as fit."""
-_FINGERPRINT = 64
+_FINGERPRINT_COLUMNS = 64
 
 
 @dataclass(frozen=True, eq=False)
-class SeenPair:
+class PairTables:
     """Both sides of a pair as tables."""
 
     pair: ParameterPair
@@ -34,8 +34,8 @@ class SeenPair:
     cand: Floats
     slack: float
     """The relative error that types explain."""
-    reference: Slots
-    candidate: Slots
+    reference: ParameterFinder
+    candidate: ParameterFinder
 
     @cached_property
     def parts(self) -> int:
@@ -71,11 +71,11 @@ def rows_alike(one: Floats, other: Floats, slack: float) -> NDArray[np.bool_]:
     return alike
 
 
-def see(pair: ParameterPair, reference: Slots, candidate: Slots) -> SeenPair:
+def read_tables(pair: ParameterPair, reference: ParameterFinder, candidate: ParameterFinder) -> PairTables:
     """Read as much of a pair as a hint needs."""
     ref, cand = table(pair.reference.stored), table(pair.candidate.stored)
     slack = slack_of(pair.reference.stored, pair.candidate.stored)
-    return SeenPair(pair, ref, cand, slack, reference, candidate)
+    return PairTables(pair, ref, cand, slack, reference, candidate)
 
 
 def table(stored: StoredTensor) -> Floats:
@@ -93,11 +93,11 @@ def table(stored: StoredTensor) -> Floats:
 
 
 @dataclass(eq=False)
-class Slots:
+class ParameterFinder:
     """All parameters of one side, to find the one that holds given values."""
 
     items: Sequence[Parameter]
-    _marks: dict[int, Floats | None] = field(default_factory=dict)
+    _fingerprints: dict[int, Floats | None] = field(default_factory=dict)
     _indexes: dict[tuple[int, ...], tuple[SampleIndex, float]] = field(default_factory=dict)
 
     @cached_property
@@ -110,27 +110,27 @@ class Slots:
                 continue
         return found
 
-    def mark(self, item: Parameter) -> Floats | None:
+    def fingerprint(self, item: Parameter) -> Floats | None:
         """A few values of a parameter; None where it cannot be read."""
-        if id(item) not in self._marks:
+        if id(item) not in self._fingerprints:
             try:
-                self._marks[id(item)] = mark_of(item.stored)
+                self._fingerprints[id(item)] = fingerprint_of(item.stored)
             except (DumpError, AlignError):
-                self._marks[id(item)] = None
-        return self._marks[id(item)]
+                self._fingerprints[id(item)] = None
+        return self._fingerprints[id(item)]
 
     def holding(self, stored: StoredTensor, is_other: Callable[[Parameter], bool] = lambda _: True) -> list[Parameter]:
         """The parameters of the same shape that hold the values of a tensor."""
         try:
-            wanted = mark_of(stored)
+            wanted = fingerprint_of(stored)
         except (DumpError, AlignError):
             return []
         if float(wanted.std()) <= 1e-4 * float(np.abs(wanted).max(initial=0.0)):
             return []  # ones, zeros: they prove nothing
         found = []
         for item in self._near(stored, wanted):
-            mark = self.mark(item) if is_other(item) else None
-            if mark is not None and are_alike(wanted, mark, slack_of(stored, item.stored)):
+            fingerprint = self.fingerprint(item) if is_other(item) else None
+            if fingerprint is not None and are_alike(wanted, fingerprint, slack_of(stored, item.stored)):
                 found.append(item)
         return found
 
@@ -141,15 +141,15 @@ class Slots:
             return []
         if shape not in self._indexes:
             coarsest = max(slack_of(item.stored) for item in items)
-            self._indexes[shape] = SampleIndex([self.mark(item) for item in items]), coarsest
+            self._indexes[shape] = SampleIndex([self.fingerprint(item) for item in items]), coarsest
         index, slack = self._indexes[shape]
         return [items[k] for k in index.near(wanted, max(slack, slack_of(stored)))]
 
 
-def mark_of(stored: StoredTensor) -> Floats:
+def fingerprint_of(stored: StoredTensor) -> Floats:
     """A few values from the beginning, the middle and the end."""
     shape = stored.spec.shape
     if len(shape) < 2:
-        return as_floats(stored.read().reshape(-1)[: 4 * _FINGERPRINT])[None, :]
+        return as_floats(stored.read().reshape(-1)[: 4 * _FINGERPRINT_COLUMNS])[None, :]
     places = sorted({0, shape[0] // 2, shape[0] - 1})
-    return np.stack([as_floats(read_rows(stored, k, k + 1).reshape(-1)[:_FINGERPRINT]) for k in places])
+    return np.stack([as_floats(read_rows(stored, k, k + 1).reshape(-1)[:_FINGERPRINT_COLUMNS]) for k in places])

@@ -21,10 +21,10 @@ import numpy as np
 from tensordiff.align.by_value import fingerprint
 from tensordiff.align.learn.evidence import Evidence
 from tensordiff.align.learn.learned import Namesake
-from tensordiff.align.learn.nodes import Node, NodeMatches
+from tensordiff.align.learn.nodes import Node, NodeMatches, have_same_class
 from tensordiff.align.learn.resemblance import alike
 from tensordiff.align.match import Alignment
-from tensordiff.dump.dtypes import Array
+from tensordiff.dump.dtypes import Array, is_integral
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
@@ -57,7 +57,7 @@ class Namesakes:
         pair = self._differing(ours, theirs)
         if pair is None:
             return None
-        if self._is_last(ours) and not _are_of_one_class(ours, theirs):
+        if self._is_last(ours) and not have_same_class(ours, theirs):
             what = _pooled(pair[1], theirs.inputs)
             if what is not None and _pooled(pair[0], ours.inputs) is None:
                 return f"it is {what} of what it is given, and the reference's is not"
@@ -82,17 +82,13 @@ class Namesakes:
 
     def _nearer_after(self, node: Node, ours: Entry, theirs: Entry) -> Node | None:
         """A layer soon after a node that no name pairs, and that is nearer to the reference's tensor by far."""
-        if not self._is_ordered or self.evidence.of_entry[id(ours)].is_shared:
+        if not self.evidence.is_ordered or self.evidence.of_entry[id(ours)].is_shared:
             return None
         for after in self._following(node):
             for other in after.outputs:
                 if id(other) not in self._named and self._is_nearer(ours, theirs, other):
                     return after
         return None
-
-    @property
-    def _is_ordered(self) -> bool:
-        return self.evidence.reference.index.dump.ordered and self.evidence.candidate.index.dump.ordered
 
     @cached_property
     def _paired(self) -> set[tuple[int, int]]:
@@ -127,10 +123,6 @@ class Namesakes:
         return rival >= _LEAST and 1.0 - rival <= _NEARER * (1.0 - own)
 
 
-def _are_of_one_class(ours: Node, theirs: Node) -> bool:
-    return ours.module_class is not None and ours.module_class == theirs.module_class
-
-
 def _pooled(entry: Entry, inputs: Sequence[Entry]) -> str | None:
     """Which tokens of its input a tensor is, in words; None where it is none of these."""
     try:
@@ -147,7 +139,7 @@ def _pooled(entry: Entry, inputs: Sequence[Entry]) -> str | None:
 
 def _tokens(array: Array, width: int) -> Array | None:
     """A tensor as its tokens; None where it has no tokens of this width, or one alone."""
-    if array.dtype.kind in "iub" or not array.ndim or array.shape[-1] != width or array.size <= width:
+    if is_integral(array.dtype) or not array.ndim or array.shape[-1] != width or array.size <= width:
         return None
     return np.asarray(array.reshape(-1, width), np.float64)
 

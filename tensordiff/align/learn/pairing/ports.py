@@ -14,11 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tensordiff.align.by_value import MIN_ELEMENTS, TOLERANCE, rel_l2
-from tensordiff.align.fit import are_named_apart, could_be_same
+from tensordiff.align.compatibility import are_named_apart, could_be_same
+from tensordiff.align.expression import evaluate, evaluate_view, parse
 from tensordiff.align.index import port_of
 from tensordiff.align.learn.evidence import Evidence, ValueClass
 from tensordiff.align.learn.nodes import Block, Node, NodeMatches, fits_blocks, likeness
-from tensordiff.dump.dtypes import name_of
+from tensordiff.dump.dtypes import Array, is_integral, name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
@@ -33,7 +34,7 @@ def is_one_token(part: Entry, whole: Entry) -> bool:
         a, b = part.spec, whole.spec
     except (DumpError, AlignError):
         return False
-    is_float = a.dtype.kind not in "iub" and b.dtype.kind not in "iub"
+    is_float = not is_integral(a.dtype) and not is_integral(b.dtype)
     return is_float and len(b.shape) > 1 and a.shape[-1:] == b.shape[-1:] and a.size == b.shape[-1] < b.size
 
 
@@ -43,7 +44,7 @@ def _is_of_one_token(node: Node) -> bool:
         specs = [entry.spec for entry in (*node.inputs, *node.outputs)]
     except (DumpError, AlignError):
         return False
-    return all(spec.size == spec.shape[-1] for spec in specs if spec.shape and spec.dtype.kind not in "iub")
+    return all(spec.size == spec.shape[-1] for spec in specs if spec.shape and not is_integral(spec.dtype))
 
 
 def _has_batch_of_one(ours: Entry, theirs: Entry) -> bool:
@@ -57,7 +58,7 @@ def _has_batch_of_one(ours: Entry, theirs: Entry) -> bool:
 def _is_sum_of(entry: Entry, a: Entry, b: Entry) -> bool:
     """Whether two tensors add up to a third, and neither is all of it."""
     try:
-        if not (could_be_same(entry, a) and could_be_same(entry, b)) or entry.spec.dtype.kind in "iub":
+        if not (could_be_same(entry, a) and could_be_same(entry, b)) or is_integral(entry.spec.dtype):
             return False
         wanted, first, second = (one.read().astype(np.float64) for one in (entry, a, b))
     except (DumpError, AlignError):
@@ -76,6 +77,12 @@ class Formula(NamedTuple):
     template: str = "{0}"
     view: str = ""
 
+    def read(self) -> Array:
+        """The values, computed."""
+        names = [f'"{k}"' for k in range(len(self.parts))]
+        made = evaluate(parse(self.template.format(*names)), lambda name: self.parts[int(name)].read())
+        return evaluate_view(self.view, made)
+
 
 class LearnedPair(NamedTuple):
     """Two formulas that give the same tensor."""
@@ -83,7 +90,7 @@ class LearnedPair(NamedTuple):
     reference: Formula
     candidate: Formula
     is_proven: bool
-    is_again: bool = False
+    is_second_partner: bool = False
     """Whether the reference's entry has another pair, which comes first."""
 
     @property
@@ -207,16 +214,16 @@ class PortPairs:
             for entry in self._free(whole):
                 for a, b in combinations(self._free(apart), 2):
                     is_equal = _is_sum_of(entry, a, b)
-                    if is_equal or self._is_sum_there(entry, a, b, side):
+                    if is_equal or self._is_sum_on_one_side(entry, a, b, side):
                         own, total = Formula((entry,)), Formula((a, b), _SUM)
                         both = (own, total) if side == 0 else (total, own)
                         self.pairs.append(LearnedPair(*both, is_proven=is_equal))
                         self.used |= {id(entry), id(a), id(b)}
                         break
 
-    def _is_sum_there(self, entry: Entry, a: Entry, b: Entry, side: int) -> bool:
+    def _is_sum_on_one_side(self, entry: Entry, a: Entry, b: Entry, side: int) -> bool:
         """Whether two tensors, that an error may have changed, add up on the side that has their sum."""
-        first, second = (self.evidence.stand_in(one, side) for one in (a, b))
+        first, second = (self.evidence.counterpart(one, side) for one in (a, b))
         return first is not None and second is not None and _is_sum_of(entry, first.entry, second.entry)
 
     def _pair_unproven(self, ours: list[Entry], theirs: list[Entry], *, by_name: bool) -> None:
@@ -232,7 +239,7 @@ class PortPairs:
     def _may_be(self, ours: Entry, theirs: Entry) -> bool:
         if id(ours) in self.used or id(theirs) in self.used:
             return False
-        is_other = self.evidence.are_others(ours, theirs) and self._has_other(ours, theirs)
+        is_other = self.evidence.are_different(ours, theirs) and self._has_other(ours, theirs)
         return not is_other and not are_named_apart(ours, theirs)
 
     def _has_other(self, ours: Entry, theirs: Entry) -> bool:
@@ -284,14 +291,14 @@ class PortPairs:
 
     # --- a second partner ------------------------------------------------------------------------------
 
-    def pair_sums_again(self) -> list[LearnedPair]:
+    def pair_second_sums(self) -> list[LearnedPair]:
         """Parts that travel apart of a sum that is there whole, too, and has a pair already."""
         before = len(self.pairs)
         for ours in self.matches.reference:
             other = self.matches.of_reference.get(id(ours))
             if other is not None:
-                self._pair_sums_again(ours.outputs, self._free(other.outputs))
-                self._pair_sums_again(ours.inputs, self._free(other.inputs))
+                self._pair_second_sums_of(ours.outputs, self._free(other.outputs))
+                self._pair_second_sums_of(ours.inputs, self._free(other.inputs))
         return self.pairs[before:]
 
     def take_all(self, pairs: Iterable[LearnedPair]) -> list[LearnedPair]:
@@ -301,7 +308,7 @@ class PortPairs:
         self.used |= {id(part) for pair in taken for one in pair[:2] for part in one.parts}
         return taken
 
-    def pair_again(self) -> list[LearnedPair]:
+    def pair_second_partners(self) -> list[LearnedPair]:
         """What is left of the candidate where the partner has a pair already: a result that is the next layer's input.
         The reference stands in a view, so that it may be in several pairs; where shapes need none, the first pair is
         enough.
@@ -311,29 +318,31 @@ class PortPairs:
             if one.is_weak or not one.is_shared or len(one.members[0]) * len(one.members[1]) > _MOST_CHOICES:
                 continue
             for theirs in self._free(item.entry for item in one.members[1]):
-                fitting = [item.entry for item in one.members[0] if self._may_be_again(item.entry, theirs, blocks)]
+                fitting = [
+                    item.entry for item in one.members[0] if self._may_be_second_partner(item.entry, theirs, blocks)
+                ]
                 if fitting:
                     chosen = min(fitting, key=lambda ours: self._preference(ours, theirs, blocks))
-                    self._take_again(chosen, Formula((theirs,)), is_proven=one.is_proof)
+                    self._take_second_partner(chosen, Formula((theirs,)), is_proven=one.is_proof)
         return self.pairs[before:]
 
-    def _may_be_again(self, ours: Entry, theirs: Entry, blocks: dict[Block, Block]) -> bool:
+    def _may_be_second_partner(self, ours: Entry, theirs: Entry, blocks: dict[Block, Block]) -> bool:
         """A layer's input is no second partner of an output: it would be blamed in that one's place."""
         nodes = self.matches.node_of[id(ours)], self.matches.node_of[id(theirs)]
         is_later = theirs.is_input and not ours.is_input
         return not is_later and _has_batch_of_one(ours, theirs) and fits_blocks(nodes[0], nodes[1], blocks)
 
-    def _pair_sums_again(self, ours: list[Entry], theirs: list[Entry]) -> None:
+    def _pair_second_sums_of(self, ours: list[Entry], theirs: list[Entry]) -> None:
         for entry in ours:
             for a, b in combinations(self._free(theirs), 2):
                 if not _has_batch_of_one(entry, a):
                     continue
                 is_equal = _is_sum_of(entry, a, b)
-                if is_equal or self._is_sum_there(entry, a, b, 0):
-                    self._take_again(entry, Formula((a, b), _SUM), is_proven=is_equal)
+                if is_equal or self._is_sum_on_one_side(entry, a, b, 0):
+                    self._take_second_partner(entry, Formula((a, b), _SUM), is_proven=is_equal)
                     break
 
-    def _take_again(self, reference: Entry, candidate: Formula, *, is_proven: bool) -> None:
+    def _take_second_partner(self, reference: Entry, candidate: Formula, *, is_proven: bool) -> None:
         self.pairs.append(LearnedPair(Formula((reference,), "flatten({0}, 0, 1)"), candidate, is_proven, True))
         self.used |= {id(part) for part in candidate.parts}
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tensordiff.align.fit import fits_whole
+from tensordiff.align.compatibility import fits_whole
 from tensordiff.align.index import ComputedTensor, Index, apart, parts_of, port_of
 from tensordiff.align.learn.learned import Learned
 from tensordiff.align.learn.outline import Outline, outlines
@@ -32,17 +32,17 @@ Key = tuple[Names, Names, int]
 
 def kept_rules(reference: Dump, candidate: Dump, own: RulesFile, learned: Learned, alignment: Alignment) -> RulesFile:
     """The user's own rules and, after them, what was learned; ``alignment`` is what both together pair."""
-    return _Keeper(reference, candidate, own, learned, alignment).rules()
+    return _RulesFileBuilder(reference, candidate, own, learned, alignment).rules()
 
 
 @dataclass(eq=False)
-class _Keeper:
+class _RulesFileBuilder:
     reference: Dump
     candidate: Dump
     own: RulesFile
     learned: Learned
     alignment: Alignment
-    _others: set[str] = field(default_factory=set)
+    _unpaired_layers: set[str] = field(default_factory=set)
     """Layers of the candidate without a partner that rules would give one by their names."""
 
     def rules(self) -> RulesFile:
@@ -50,10 +50,10 @@ class _Keeper:
         best: tuple[int, RulesFile] | None = None
         blocked: set[str] = set()
         narrowed: set[MapRule] = set()
-        displaced: dict[Key, MapRule] = {}
+        placed_first: dict[Key, MapRule] = {}
         for turn in range(_ROUNDS):
             made = self._renamings(blocked) if turn < _ROUNDS - 1 else ()
-            file = self._with_maps((*self._namesakes, *made), narrowed, displaced.values())
+            file = self._with_maps((*self._namesakes, *made), narrowed, placed_first.values())
             pairs = self._pairs(file)
             missing, extra = self.wanted - pairs.keys(), pairs.keys() - self.wanted
             if best is None or len(missing) + len(extra) < best[0]:
@@ -61,10 +61,10 @@ class _Keeper:
             if not missing and not extra:
                 break
             layers = {self._layer_of[name] for _, names, _ in missing | extra for name in names}
-            self._others |= layers - self._paired
+            self._unpaired_layers |= layers - self._paired
             blocked |= layers & self._paired
             narrowed |= {rule for rule in self._made if any(key in extra for key in self._reach[rule])}
-            displaced |= {key: self._map_of[key] for key in missing}
+            placed_first |= {key: self._map_of[key] for key in missing}
         return best[1] if best is not None else self.own
 
     @cached_property
@@ -88,10 +88,10 @@ class _Keeper:
 
     # --- maps --------------------------------------------------------------------------------------------
 
-    def _with_maps(self, rules: tuple[Rule, ...], narrowed: set[MapRule], displaced: Iterable[MapRule]) -> RulesFile:
+    def _with_maps(self, rules: tuple[Rule, ...], narrowed: set[MapRule], placed_first: Iterable[MapRule]) -> RulesFile:
         """With the maps for what rules alone do not pair; those that would pair too much for one layer each.
 
-        ``displaced`` are maps of pairs that names make, unless a map comes before them.
+        ``placed_first`` are maps of pairs that names make, unless a map comes before them.
         """
         file = replace(self.own, rules=(*self.own.rules, *rules))
         lacking = self.wanted - self._pairs(file).keys()
@@ -99,7 +99,7 @@ class _Keeper:
         maps = [
             one for rule in needed for one in (self._singles(rule) if rule in narrowed else [self._as_learned(rule)])
         ]
-        return replace(file, maps=tuple(dict.fromkeys((*self.own.maps, *displaced, *maps))))
+        return replace(file, maps=tuple(dict.fromkeys((*self.own.maps, *placed_first, *maps))))
 
     @cached_property
     def _map_of(self) -> dict[Key, MapRule]:
@@ -139,7 +139,7 @@ class _Keeper:
     @property
     def _namesakes(self) -> tuple[Rule, ...]:
         """Rules that take a name from those that have it and are something else."""
-        layers = sorted({one.layer for one in self.learned.namesakes} | self._others)
+        layers = sorted({one.layer for one in self.learned.namesakes} | self._unpaired_layers)
         return tuple(Rule("candidate", f"^{re.escape(layer)}$", apart(layer).replace("\\", r"\\")) for layer in layers)
 
     def _renamings(self, blocked: set[str]) -> tuple[Rule, ...]:

@@ -20,12 +20,12 @@ from functools import cached_property
 from tensordiff.align.by_value import Fingerprint, fingerprint
 from tensordiff.align.expression.placeholder import placeholders_in
 from tensordiff.align.learn.evidence import Evidence, ValueClass, view_between
+from tensordiff.align.learn.generalization import GeneralRule
 from tensordiff.align.learn.learned import LearnedRule
-from tensordiff.align.learn.lift import Lifted
+from tensordiff.align.learn.names.unweighted_norms import UnweightedNorms
 from tensordiff.align.learn.nodes import Block, Node, NodeMatches
-from tensordiff.align.learn.ports import LearnedPair
+from tensordiff.align.learn.pairing.ports import LearnedPair
 from tensordiff.align.learn.resemblance import alike
-from tensordiff.align.learn.unweighted import Unweighted
 from tensordiff.align.match import Alignment
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.dump.model import Entry
@@ -48,12 +48,12 @@ class Vetoes:
     alignment: Alignment
     _read: dict[int, Fingerprint | None] = field(default_factory=dict)
 
-    def look_at_words(self) -> None:
+    def find_foreign_words(self) -> None:
         """Leave out the layers of the candidate whose word means, wherever all is healthy, what the reference lacks."""
         if not self.evidence.candidate.index.dump.ordered:
             return  # nothing says what came after what
         ends = sorted(self._proven_positions(1))
-        unweighted = {id(node) for node in Unweighted(self.evidence, self.matches).nodes()}
+        unweighted = {id(node) for node in UnweightedNorms(self.evidence, self.matches).nodes()}
         self.matches.foreign |= unweighted
         known: dict[str, list[bool]] = defaultdict(list)
         for node in self.matches.candidate:
@@ -75,7 +75,7 @@ class Vetoes:
             return False
         if self._is_foreign(theirs) or self._is_other_call(ours, theirs):
             return True
-        return bool(pairs) and all(self.evidence.are_others(a, b) for a, b in pairs)
+        return bool(pairs) and all(self.evidence.are_different(a, b) for a, b in pairs)
 
     def _is_other_call(self, ours: Node, theirs: Node) -> bool:
         """Whether another call of a layer that several share is given what the reference's is."""
@@ -98,7 +98,7 @@ class Vetoes:
         node, one = self.matches.node_of.get(id(entry)), self.evidence.of_entry.get(id(entry))
         if node is None or one is None:
             return False
-        made = self._made_from(one)
+        made = self._computed_from(one)
         return any(map(self._is_proven, made)) if made else self._is_before_proven(node)
 
     def _is_before_proven(self, node: Node) -> bool:
@@ -106,7 +106,7 @@ class Vetoes:
         is_ordered = self.evidence.reference.index.dump.ordered  # else nothing says what came after what
         return is_ordered and (node.parent or node).position < self._last_proven(0)
 
-    def _made_from(self, one: ValueClass) -> list[Entry]:
+    def _computed_from(self, one: ValueClass) -> list[Entry]:
         """The outputs of the reference's layers that get a tensor, other than that tensor."""
         getting = [self.matches.node_of[id(item.entry)] for item in one.members[0] if item.entry.is_input]
         return [e for node in getting for e in node.outputs if self.evidence.of_entry.get(id(e)) is not one]
@@ -122,7 +122,9 @@ class Vetoes:
             inputs = (item.entry for item in current.members[0] if item.entry.is_input)
             if any(self._is_named_right(entry, current) for entry in inputs):
                 return True
-            made = (self.evidence.of_entry[id(entry)] for entry in self._made_from(current) if self._is_proven(entry))
+            made = (
+                self.evidence.of_entry[id(entry)] for entry in self._computed_from(current) if self._is_proven(entry)
+            )
             new = {id(other): other for other in made if id(other) not in seen}
             seen |= new.keys()
             left += new.values()
@@ -169,16 +171,16 @@ class Vetoes:
         partners = {id(pair.reference): pair.candidate for pair in plain}
         return partners | {id(pair.candidate): pair.reference for pair in plain}
 
-    def beats_names(self, rule: Lifted) -> bool:
+    def beats_names(self, rule: GeneralRule) -> bool:
         """Whether names pair the entries otherwise in every layer that supports a rule, and are refuted there."""
-        against = [self._are_against(pair) for pair in rule.proven or rule.pairs]
+        against = [self._pair_contradicts_names(pair) for pair in rule.proven or rule.pairs]
         return any(against) and None not in against
 
-    def _are_against(self, pair: LearnedPair) -> bool | None:
+    def _pair_contradicts_names(self, pair: LearnedPair) -> bool | None:
         """Whether names pair what a learned pair is made of otherwise; None where values leave that possible."""
         ours, theirs = pair.reference.parts, pair.candidate.parts
         if len(ours) == len(theirs) == 1:
-            return self._is_against(ours[0], theirs[0])
+            return self._contradicts_names(ours[0], theirs[0])
         if not pair.is_proven or not pair.is_sum:
             return None
         named = [(entry, self.named[id(entry)]) for entry in (*ours, *theirs) if id(entry) in self.named]
@@ -192,7 +194,7 @@ class Vetoes:
         prints = self._print_of(one), self._print_of(other)
         return prints[0] is not None and prints[1] is not None and view_between(prints[0], prints[1]) is None
 
-    def _is_against(self, ours: Entry, theirs: Entry) -> bool | None:
+    def _contradicts_names(self, ours: Entry, theirs: Entry) -> bool | None:
         """Whether names pair an entry with another than a rule does; None where values leave that possible."""
         named = self.named.get(id(ours), theirs), self.named.get(id(theirs), ours)
         if named[0] is theirs and named[1] is ours:
@@ -200,24 +202,24 @@ class Vetoes:
         if self._is_renamed(ours, theirs, named[0]) or self._is_call_of_other(ours, theirs, named[1]):
             return True
         if self.evidence.is_proven(ours, theirs):
-            is_refuted = self.evidence.are_others(ours, named[0]) or self.evidence.are_others(named[1], theirs)
+            is_refuted = self.evidence.are_different(ours, named[0]) or self.evidence.are_different(named[1], theirs)
             return True if is_refuted and self._is_other_name(ours, theirs, named) else None
-        if any(map(self._has_lost_its_name, _others(ours, theirs, named))):
+        if any(map(self._has_lost_its_name, _other_partners(ours, theirs, named))):
             return None
         others = [(ours, named[0])] if named[0] is not theirs else []
         others += [(named[1], theirs)] if named[1] is not ours else []
         rival = self._alike(ours, theirs)
-        return True if all(self._is_unlike(a, b, rival) for a, b in others) else None
+        return True if all(self._is_less_alike(a, b, rival) for a, b in others) else None
 
     def _is_other_name(self, ours: Entry, theirs: Entry, named: tuple[Entry, Entry]) -> bool:
         """Whether two entries, of which names pair one or both with others, have other names and are no error."""
         one, node, other = self.evidence.of_entry[id(ours)], *(self.matches.node_of[id(e)] for e in (ours, theirs))
-        others = _others(ours, theirs, named)
+        others = _other_partners(ours, theirs, named)
         if (node.is_shared or other.is_shared) and len(others) == 1:
             return self.agrees_after(ours)  # names do not say which call is which
         if any(map(self._has_lost_its_name, others)):
             return self._is_given_by_name(one)
-        return any(map(self._is_proven, self._made_from(one)))
+        return any(map(self._is_proven, self._computed_from(one)))
 
     def _is_renamed(self, ours: Entry, theirs: Entry, named: Entry) -> bool:
         """Whether a rule pairs two calls that are matched, and names another call of the same layer."""
@@ -240,11 +242,11 @@ class Vetoes:
             return False
         return self._alike(ours, named) > self._alike(ours, theirs)
 
-    def _is_unlike(self, ours: Entry, theirs: Entry, rival: float) -> bool:
+    def _is_less_alike(self, ours: Entry, theirs: Entry, rival: float) -> bool:
         """Whether names pair two tensors of which one resembles another far more, or of which one has no partner."""
         if self._is_foreign(self.matches.node_of.get(id(theirs))):
             return rival >= _LEAST
-        nearer = _NEARER if self.matches.evidence.are_others(ours, theirs) else _FAR
+        nearer = _NEARER if self.matches.evidence.are_different(ours, theirs) else _FAR
         return rival >= _LEAST and 1.0 - rival <= nearer * (1.0 - self._alike(ours, theirs))
 
     def _alike(self, ours: Entry, theirs: Entry) -> float:
@@ -280,7 +282,7 @@ class Vetoes:
         return {(ours[0], theirs[0], theirs[1] - ours[1]) for ours, theirs in blocks if ours and theirs}
 
 
-def _others(ours: Entry, theirs: Entry, named: tuple[Entry, Entry]) -> list[Entry]:
+def _other_partners(ours: Entry, theirs: Entry, named: tuple[Entry, Entry]) -> list[Entry]:
     """What names pair two entries with, other than each other."""
     return [entry for entry in named if entry is not ours and entry is not theirs]
 

@@ -30,7 +30,7 @@ Matrix = NDArray[np.float64]
 
 
 @dataclass(eq=False)
-class Unweighted:
+class UnweightedNorms:
     """Finds the candidate's norms before their weight."""
 
     evidence: Evidence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tensordiff.align.views import broadcast, reconcile
+from tensordiff.dump.dtypes import is_integral
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
@@ -17,7 +18,7 @@ def is_shared_by_rows(reference: Entry, candidate: Entry) -> bool:
         a, b = reference.spec, candidate.spec
     except (DumpError, AlignError):
         return False
-    is_named_alike = reference.port == candidate.port and (a.dtype.kind in "iub") == (b.dtype.kind in "iub")
+    is_named_alike = reference.port == candidate.port and is_integral(a.dtype) == is_integral(b.dtype)
     return is_named_alike and broadcast(a.shape, b.shape) is not None
 
 
@@ -27,7 +28,7 @@ def could_be_same(reference: Entry, candidate: Entry) -> bool:
         a, b = reference.spec, candidate.spec
     except (DumpError, AlignError):
         return True  # measuring reports it
-    return reconcile(a.shape, b.shape) is not None and (a.dtype.kind in "iub") == (b.dtype.kind in "iub")
+    return reconcile(a.shape, b.shape) is not None and is_integral(a.dtype) == is_integral(b.dtype)
 
 
 def fits_whole(reference: Entry, candidate: Entry) -> bool:
@@ -38,7 +39,7 @@ def fits_whole(reference: Entry, candidate: Entry) -> bool:
         return False
 
 
-def same_port(reference: Entry, candidate: Entry) -> bool:
+def could_be_same_port(reference: Entry, candidate: Entry) -> bool:
     """Whether two ports could be the same: both inputs or both outputs, of names and shapes that allow it."""
     if reference.is_input != candidate.is_input or are_named_apart(reference, candidate):
         return False

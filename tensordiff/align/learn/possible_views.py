@@ -15,18 +15,18 @@ from tensordiff.align.views import reconcile
 Shape = tuple[int, ...]
 
 
-def readings(reference: Shape, candidate: Shape) -> Iterator[str]:
+def possible_views(reference: Shape, candidate: Shape) -> Iterator[str]:
     """Views of the reference that could give the candidate's shape, likeliest first; empty for none."""
     if math.prod(reference) != math.prod(candidate):
         return
     seen = set[str]()
-    for view in _all(reference, candidate):
+    for view in _candidates(reference, candidate):
         if view not in seen:
             seen.add(view)
             yield view
 
 
-def _all(reference: Shape, candidate: Shape) -> Iterator[str]:
+def _candidates(reference: Shape, candidate: Shape) -> Iterator[str]:
     if reconcile(reference, candidate) is not None:
         yield ""
     yield from _heads_split(reference, candidate)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from tensordiff.align.learn.nodes import Node, NodeMatches
-from tensordiff.align.learn.ports import Formula, LearnedPair
+from tensordiff.align.learn.pairing.ports import Formula, LearnedPair
 from tensordiff.align.views import reconcile
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
@@ -25,9 +25,8 @@ def pairs_in_layout(matches: NodeMatches, pairs: Iterable[LearnedPair], used: Co
     Of layers that are matched, what is left of their ports and fits; ``used`` are entries, by ids, that have a pair.
     """
     views = [pair.reference.view for pair in pairs if pair.is_proven and len(pair.reference.parts) == 1]
-    sides = matches.evidence.reference, matches.evidence.candidate
     is_clear = len(views) >= _LEAST and len(set(views)) == 1 and views[0].startswith(_PERMUTE)
-    if not is_clear or not all(side.index.dump.ordered for side in sides):
+    if not is_clear or not matches.evidence.is_ordered:
         return []
     others = _of_others(matches)
     found = [(a, b) for a, b in _of_matched(matches, used) if _fits(a, b, views[0])]
