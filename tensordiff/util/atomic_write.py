@@ -32,15 +32,15 @@ from tensordiff.errors import WriteError, printable
 from tensordiff.util.remote import refuse_url
 
 _TEMPORARY = re.compile(r"\.tensordiff-[0-9a-f]{16}")
-_NEW_FILE_MODE = 0o666  # less what the umask takes
-_FOLDER_FLAGS = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)  # it need not be listed
-_MOST_LINKS = 40  # as Linux has it
+_NEW_FILE_MODE = 0o666  # the umask removes some
+_FOLDER_FLAGS = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)  # works without permission to list
+_MOST_LINKS = 40  # the limit of Linux
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes, *, make_folders: bool = False) -> None:
-    """Replace a file, or make a new one; raises ``WriteError``.
+    """Create or replace a file; raises ``WriteError``.
 
-    Text is written as UTF-8; a lone surrogate, which UTF-8 has no bytes for, is spelled out as ``\\udc80``.
+    Text is written as UTF-8. A lone surrogate, which UTF-8 cannot encode, is written as the escape ``\\udc80``.
     """
     refuse_url(path)
     target = Path(path)
@@ -57,16 +57,19 @@ def write_file(path: str | os.PathLike[str], content: str | bytes, *, make_folde
 
 
 def replace_file(target: Path, data: bytes, *, sync: bool = True) -> None:
-    """The same without following links or rewording errors. ``sync`` waits until the disk has the bytes."""
+    """Like ``write_file``, but without following links or rewording errors.
+
+    ``sync`` waits until the bytes are on the disk.
+    """
     with replacing(target, sync=sync) as file:
         file.write(data)
 
 
 @contextmanager
 def replacing(target: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
-    """A file to write to, which is the target at the end of the block; where the block fails, the target is as it was.
+    """Open a temporary file for writing that becomes the target when the block ends without an error.
 
-    Raises ``OSError``, and ``WriteError`` for a target that must not be replaced. Links are not followed.
+    Raises ``OSError``, and ``WriteError`` for a target that must not be replaced. Does not follow links.
     """
     folder = os.open(target.parent, _FOLDER_FLAGS)
     try:
@@ -82,7 +85,7 @@ def replacing(target: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
             os.replace(name, target.name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException as error:
             is_planted = isinstance(error, FileExistsError) and error.filename == name
-            if not is_planted:  # by somebody else, and not ours to delete
+            if not is_planted:  # else somebody else made the file, and we must not delete it
                 with suppress(OSError):  # the first failure is the one to report
                     os.unlink(name, dir_fd=folder)
             raise
@@ -91,14 +94,14 @@ def replacing(target: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
 
 
 def is_temporary_name(name: str) -> bool:
-    """Whether a file is what is left of a process that was killed while it wrote another."""
+    """Whether a file is the temporary file of a process that was killed while it wrote."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 def follow_link(path: Path) -> Path:
-    """The path, or what it points to where it is a link that may be followed; raises ``WriteError`` where it may not.
+    """Resolve a path that is a symbolic link; raises ``WriteError`` for a link that must not be followed.
 
-    Of a folder that is to be written to, this is to be asked before anything is written.
+    To write into a folder, call this before anything is written to it.
     """
     target = path
     for _ in range(_MOST_LINKS):
@@ -124,7 +127,7 @@ def _is_same_link(link: os.stat_result, later: os.stat_result) -> bool:
 
 
 def _existing(target: Path, folder: int) -> os.stat_result | None:
-    """What is to be replaced; raises where that is no file."""
+    """The status of the file to be replaced, None if there is none; raises for anything but a regular file."""
     try:
         found = os.stat(target.name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -138,7 +141,10 @@ def _existing(target: Path, folder: int) -> os.stat_result | None:
 
 
 def _create_temporary(name: str, folder: int, old: os.stat_result | None) -> int:
-    """A new file. It is of a group that may not be the old one's, so that gets what everyone has."""
+    """Create the temporary file.
+
+    Its group may differ from the group of the old file, so the group gets only the permissions that everyone has.
+    """
     mode, flags = _NEW_FILE_MODE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     if old is not None:
         everyone = old.st_mode & 0o007
@@ -147,7 +153,7 @@ def _create_temporary(name: str, folder: int, old: os.stat_result | None) -> int
 
 
 def _take_permissions(file: int, old: os.stat_result) -> None:
-    """Give a new file the group and permissions of the user's own old one, as far as that can be done."""
+    """Give the new file the group and permissions of the user's own old file, as far as the system allows."""
     if old.st_uid != os.geteuid():
         return
     with suppress(PermissionError):

@@ -1,9 +1,9 @@
-"""Whether files are as they were: the state of a file, or of a folder with all that is in it, as a short text.
+"""Whether files have changed: the state of a file, or of a folder with all its files, as a short text.
 
-A small file's state is its content, so that a copy of it counts as the same. Of a large one it is what the system says:
-size, times, and which file it is. Size and time of writing alone would be equal after ``cp -p``; the time of the last
-change (ctime) cannot be set back by anyone. A file that was written just now could be written again without any of
-that changing, so its state is equal to no other.
+The state of a small file is its content, so a copy of it has the same state. For a large file it is what the system
+reports: size, times, and which file it is. Size and modification time alone would also match after ``cp -p``, so the
+change time (ctime) is included, which nobody can set back. A file that was written a moment ago could be written again
+without any of these changing, so its state equals no other.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pathlib import Path
 
 ABSENT = "absent"
 _SMALL_FILE = 1 << 20
-_MOST_BYTES_READ = 64 << 20  # bytes of small files that are read in one folder; the others are known as large ones are
+_MOST_BYTES_READ = 64 << 20  # of small files in one folder; beyond that, they are treated like large ones
 _MOST_FILES = 200_000
 _JUST_NOW_NS = 50_000_000  # the clocks of file systems tick a few milliseconds apart
 
 
 class TooManyFiles(Exception):
-    """A folder holds so much that its state is not worth knowing."""
+    """A folder holds too many files for its state to be worth computing."""
 
 
 def file_state(path: str | os.PathLike[str]) -> str:
-    """The state of one file, a link followed."""
+    """The state of one file; a link is followed."""
     try:
         found = Path(path).stat()
         return _state(str(path), found, by_content=found.st_size <= _SMALL_FILE)
@@ -37,9 +37,9 @@ def file_state(path: str | os.PathLike[str]) -> str:
 
 
 def tree_state(path: Path, without: Path | None = None) -> str:
-    """The state of a file, or of all files in a folder but those in ``without``; raises ``TooManyFiles``.
+    """The state of a file, or of all files in a folder except those in ``without``; raises ``TooManyFiles``.
 
-    What Python compiled from a file is as the file is, and left out.
+    Python's bytecode caches are left out, since they follow from their source files.
     """
     if not path.is_dir():
         return file_state(path)
@@ -57,7 +57,7 @@ def tree_state(path: Path, without: Path | None = None) -> str:
 
 
 def written_since(path: str, since_ns: int) -> bool:
-    """Whether a file was changed since, or may have been."""
+    """Whether a file was changed since a time, or may have been."""
     try:
         return os.stat(path).st_ctime_ns > since_ns - _JUST_NOW_NS  # noqa: PTH116 - asked of thousands
     except OSError:
@@ -73,7 +73,7 @@ def _folder_identity(folder: Path | str | None) -> tuple[int, int] | None:
 
 
 def _names(folder: Path, without: tuple[int, int] | None) -> list[str]:
-    """The files in a folder and the folders in it, links followed; each folder once."""
+    """The files in a folder and its subfolders; links are followed, and each folder is entered once."""
     names: list[str] = []
     seen = {without}
     for parent, folders, files in os.walk(folder, followlinks=True):
@@ -100,8 +100,8 @@ def _state(path: str, found: os.stat_result, *, by_content: bool) -> str:
 
 @lru_cache(maxsize=_MOST_FILES)
 def _known_content(path: str, identity: tuple[int, ...]) -> str:
-    """Read once as long as the system says that it is the same."""
-    del identity  # by which one content of a path is told from another
+    """The hash of a file's content, computed once for as long as the system reports the same identity."""
+    del identity  # only a key of the cache
     return _content(path)
 
 
@@ -111,5 +111,5 @@ def _content(path: str) -> str:
 
 
 def open_without_waiting(path: str, flags: int) -> int:
-    """An opener for files that a stranger may have replaced by a pipe, which would be waited for."""
+    """An ``opener`` for files that somebody may have replaced by a pipe: opening a pipe would wait for its writer."""
     return os.open(path, flags | os.O_NONBLOCK)

@@ -1,17 +1,17 @@
-"""Regular expressions of users and files: they mean what Python's ``re`` says, and none takes for ever.
+"""Regular expressions from users and files: they mean what Python's ``re`` says, and none runs for ever.
 
-A few characters such as ``(a+)+$`` keep a backtracking engine busy for longer than the universe is old, and ``re`` has
-no time limit. So whatever comes from a command line, a file or a field of the app becomes a ``UserRegex``, and nothing
-outside of this module hands such text to ``re``:
+A few characters such as ``(a+)+$`` keep a backtracking engine busy for longer than the age of the universe, and ``re``
+has no time limit. So every expression from a command line, a file or a field of the app becomes a ``UserRegex``, and
+nothing outside this module passes such text to ``re``:
 
-- An expression whose repeats are not nested takes a number of steps that can be told beforehand. As long as that is
-  small for a text as long as the one at hand, ``re`` searches it; nearly every expression for nearly every name.
-- Else the package ``regex`` does, which backtracks as well, but stops at a time limit and lets other threads run. Its
-  dialect is brought to that of ``re``: a brace that counts nothing is a brace, and a negated set stays one.
-- Time counts over all texts an expression is tried on, so that a hundred thousand names cannot take a second each.
-- Length, classes and counts are limited, since compiling takes time and memory, too.
+- If the repeats of an expression are not nested, an upper bound of its steps can be computed. ``re`` searches a text
+  that is short enough for that bound to be small; this covers nearly all expressions and names.
+- Otherwise the package ``regex`` searches. It backtracks as well, but supports a timeout and lets other threads run.
+  Its dialect is brought to that of ``re``: a brace that counts nothing is a literal, and negated sets are kept apart.
+- The time limit is for all texts together, so that a hundred thousand names cannot take a second each.
+- Length, character classes and counts are limited, because compiling takes time and memory, too.
 
-Expressions of our own, which are tested, stay with ``re``.
+Our own expressions, which are tested, use ``re`` directly.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ import time
 import warnings
 from collections.abc import Iterable
 from functools import lru_cache
-from re import _parser  # type: ignore[attr-defined]  # what an expression consists of; no other module tells
+from re import _parser  # type: ignore[attr-defined]  # the only way to get at the parts of an expression
 from typing import Any, NamedTuple
 
 from tensordiff.errors import AlignError, printable
 
 LONGEST = 10_000
-"""Characters of an expression, and of the shortest text that it may match."""
+"""Most characters of an expression, and of the shortest text that it may match."""
 SECONDS = 1.0
-"""The time that an expression may take in all."""
+"""The time that one expression may take in all."""
 LONGEST_RESULT = 20_000
-"""Characters that a replacement may leave: rules that double a name one after the other would fill the memory."""
-_QUICK_S = 50e-6  # a search that took no longer is not counted
-_STEPS = 1e6  # that ``re`` may take for one search: some milliseconds
+"""Most characters that a replacement may produce: rules that each double a name would fill the memory."""
+_QUICK_S = 50e-6  # quicker searches are not counted
+_STEPS = 1e6  # for one search by ``re``: some milliseconds
 _MANY_CLASSES = 32  # classes beyond Latin-1, each of which takes ``re`` a hundredth of a second to compile
-_SMALL_COUNT = 64  # counts up to which a repeat is not as good as unbounded
+_SMALL_COUNT = 64  # a repeat with a higher count is treated as unbounded
 
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?:\d+(?:,\d*)?|,\d*)\}|.", re.DOTALL)
 
 
 class UserRegex:
-    """An expression from outside, and what it may still cost. Made anew, it may cost as much again."""
+    """An expression from outside, with the time that it may still take. A new instance has the full time again."""
 
     def __init__(self, what: str, text: str) -> None:
         """``what`` says where the text comes from, such as ``--only``; raises ``AlignError`` for a bad expression."""
@@ -63,7 +63,7 @@ class UserRegex:
         return found is not None
 
     def sub(self, replacement: str, text: str) -> str:
-        """The text with all that is found in it replaced; ``check_replace`` has seen the replacement."""
+        """The text with every match replaced. The replacement must have passed ``check_replace``."""
         clock = self._clock
         start = clock()
         if len(text) <= self.plain_up_to:
@@ -79,7 +79,11 @@ class UserRegex:
         return made
 
     def _count(self, seconds: float, text: str) -> None:
-        """Take time off what is left. The first time only doubts arise: another process may have had the processor."""
+        """Subtract a time from what is left.
+
+        The first slow search is not counted, since another process may have had the processor; from then on the clock
+        counts the time of this thread only.
+        """
         if self._clock is time.perf_counter:
             self._clock = time.thread_time
             return
@@ -98,7 +102,7 @@ class UserRegex:
 
     @property
     def _engine(self) -> Any:
-        """The expression as ``regex`` has it; imported only here, since few expressions need it."""
+        """The expression compiled by ``regex``, which is imported only here, since few expressions need it."""
         try:
             return _limited_engine(self.text)
         except ImportError as error:
@@ -121,15 +125,15 @@ def _shown(text: str) -> str:
 
 
 def check_regex(what: str, text: str) -> None:
-    """Raise ``AlignError`` for what is no regular expression, one that Python warns about, or one too large."""
+    """Raise ``AlignError`` for text that is no valid expression, that Python warns about, or that is too large."""
     _compiled(what, text)
 
 
 def check_replace(match: str, replacement: str) -> None:
-    """Raise for a replacement that refers to groups its expression does not have."""
+    """Raise for a replacement that refers to groups that its expression does not have."""
     groups = {number: name for name, number in re.compile(match).groupindex.items()}
     count = re.compile(match).groups
-    # As many groups of the same names, and nothing that could take time.
+    # An expression with as many groups of the same names, which takes no time to match.
     same = "".join(f"(?P<{groups[number]}>)" if number in groups else "()" for number in range(1, count + 1))
     try:
         re.compile(same).sub(replacement, "")
@@ -143,7 +147,7 @@ def check_replace(match: str, replacement: str) -> None:
 class _Compiled(NamedTuple):
     plain: re.Pattern[str]
     plain_up_to: int
-    """The longest text on which ``re`` takes few steps."""
+    """The longest text that ``re`` searches in few steps."""
 
 
 def _compiled(what: str, text: str) -> _Compiled:
@@ -159,11 +163,11 @@ def _compiled(what: str, text: str) -> _Compiled:
         raise AlignError(f"{printable(what)} {_shown(text)} {error}") from error
 
 
-_warnings_lock = threading.Lock()  # what is done with warnings is a setting of the whole process
+_warnings_lock = threading.Lock()  # warning filters are a setting of the whole process
 
 
 class _TooLarge(Exception):
-    """An expression that takes too much to compile."""
+    """An expression that is too expensive to compile."""
 
 
 @lru_cache(maxsize=256)
@@ -178,7 +182,7 @@ def _compile(text: str) -> _Compiled:
 
 
 class _Steps(NamedTuple):
-    """How many ways a search may try at one place of a text: at most ``ways`` times its length to the ``power``."""
+    """An upper bound of the ways to match at one position: ``ways`` times the text's length to the ``power``."""
 
     ways: float = 1.0
     power: int = 0
@@ -188,7 +192,7 @@ class _Steps(NamedTuple):
         return self == _Steps()
 
     def longest_text(self) -> int:
-        """The longest text that takes few steps; a search begins at each of its places."""
+        """The longest text that takes few steps; a search starts at each of its positions."""
         if self.ways > _STEPS:
             return -1
         return int((_STEPS / self.ways) ** (1 / (self.power + 1))) - 1
@@ -198,7 +202,7 @@ _UNBOUNDED = _Steps(float("inf"))
 
 
 def _sequence_steps(items: Iterable[tuple[Any, Any]]) -> _Steps:
-    """Parts one after the other: each way of one may be tried with each of the next."""
+    """Consecutive parts: each way of one may be tried with each way of the next."""
     ways, power = 1.0, 0
     for kind, value in items:
         part = _steps(str(kind), value)
@@ -231,7 +235,7 @@ def _any_of(parts: Iterable[Any]) -> _Steps:
 
 
 def _repeat_steps(least: Any, most: Any, body: Any) -> _Steps:
-    """A repeat of what has one length; where what is repeated varies itself, there is no bound worth telling."""
+    """A repeat of something of fixed length. If the repeated part varies in length itself, there is no useful bound."""
     inner = _sequence_steps(body)
     if int(most) <= 1:
         return _Steps(inner.ways + 1, inner.power)
@@ -242,7 +246,7 @@ def _repeat_steps(least: Any, most: Any, body: Any) -> _Steps:
 
 
 def _count_classes(items: Iterable[Any]) -> int:
-    """Classes that hold a character beyond Latin-1."""
+    """How many character classes hold a character beyond Latin-1."""
     return sum(_count_classes_of(str(item[0]), item[1]) for item in items)
 
 
@@ -280,7 +284,7 @@ def _limited_engine(text: str) -> Any:
 
 
 def _for_regex(token: str) -> str:
-    """A token of ``re`` as ``regex`` understands the same."""
+    """Translate a token of ``re`` into what ``regex`` understands the same way."""
     if token == "{":  # noqa: S105 - which else begins a fuzzy match
         return r"\{"
     if token.startswith("[^"):  # of two negated sets as alternatives, regex would make one

@@ -1,8 +1,11 @@
-"""Folders for what nobody asked to keep: made in the temporary directory, and removed when this process ends.
+"""Temporary folders that are removed when this process ends, whether by itself, by Ctrl-C or by a signal.
 
-However it ends: by itself, by Ctrl-C or, where the command line runs it, by SIGTERM. Only what was made here is
-removed: a folder that is not the one that was made, but another under its name, stays; links within it are removed, and
-what they lead to is not. A process forked from this one removes nothing.
+SIGTERM counts where the command line runs the process. Only folders that were made here are removed: if another folder
+took the name of one, it stays. Links inside are removed, and their targets are not. A process that was forked from this
+one removes nothing.
+
+A killed process cannot clean up. A *claimed* folder therefore holds a file that is locked while its process lives, so
+that a later process can tell abandoned folders from used ones and remove them (``remove_abandoned``).
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import NamedTuple
 
 
 class _FolderIdentity(NamedTuple):
-    """What tells a folder from another that took its name, and the process that made it."""
+    """Identifies a folder, even if another takes its name, and the process that made it."""
 
     device: int
     inode: int
@@ -33,7 +36,7 @@ _folders: dict[Path, _FolderIdentity] = {}
 
 
 def make_temporary_folder(prefix: str = "tensordiff-", inside: Path | None = None) -> Path:
-    """A new, empty folder that only this user can read; ``inside`` another than the temporary directory."""
+    """Make an empty folder that only this user can read, in the temporary directory or in ``inside``."""
     path = Path(tempfile.mkdtemp(prefix=prefix, dir=inside)).absolute()
     found = path.lstat()
     _folders[path] = _FolderIdentity(found.st_dev, found.st_ino, os.getpid())
@@ -42,7 +45,7 @@ def make_temporary_folder(prefix: str = "tensordiff-", inside: Path | None = Non
 
 @contextmanager
 def temporary_folder(prefix: str = "tensordiff-") -> Iterator[Path]:
-    """The same for the length of a block."""
+    """A temporary folder for the length of a block."""
     path = make_temporary_folder(prefix)
     try:
         yield path
@@ -51,7 +54,10 @@ def temporary_folder(prefix: str = "tensordiff-") -> Iterator[Path]:
 
 
 def remove_temporary_folder(path: Path) -> None:
-    """Remove a folder that was made here, and all that is in it; does nothing where it was not, or is kept."""
+    """Remove a folder that was made here, with its content.
+
+    Does nothing for any other folder, or one that is to be kept.
+    """
     made = _folders.get(path)
     if made is None or made.pid != os.getpid():
         return
@@ -63,12 +69,12 @@ def remove_temporary_folder(path: Path) -> None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether something lies in a folder that goes when this process ends."""
+    """Whether a path lies in a folder that is removed when this process ends."""
     return _folder_of(path) is not None
 
 
 def keep_temporary_folder(path: Path) -> bool:
-    """Let the folder that something lies in stay; False where it would have stayed anyway."""
+    """Keep the temporary folder that a path lies in; returns False if it would have stayed anyway."""
     folder = _folder_of(path)
     return folder is not None and _folders.pop(folder, None) is not None
 
@@ -80,9 +86,9 @@ def _folder_of(path: Path) -> Path | None:
 
 @atexit.register
 def remove_temporary_folders() -> None:
-    """Remove all that were made here; called when the process ends."""
+    """Remove all folders that were made here; called when the process ends."""
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of it behind
+        for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not interrupt the removal
             signal.signal(number, signal.SIG_IGN)
     for path in list(_folders):
         remove_temporary_folder(path)
@@ -94,19 +100,19 @@ _LOCK = "lock"
 
 
 class ClaimedFolder(NamedTuple):
-    """A folder of this process, and the open file that shows others that it is in use."""
+    """A folder of this process, and the open file whose lock shows others that it is in use."""
 
     path: Path
     lock: int
 
     def remove(self) -> None:
-        """Remove it and all that is in it."""
+        """Remove it with its content."""
         os.close(self.lock)
         remove_temporary_folder(self.path)
 
 
 def make_claimed_folder(prefix: str, inside: Path | None = None) -> ClaimedFolder:
-    """A new, empty folder; ``inside`` another than the temporary directory."""
+    """Make an empty, claimed folder, in the temporary directory or in ``inside``."""
     folder = make_temporary_folder(prefix, inside)
     lock = os.open(folder / "new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,7 +121,7 @@ def make_claimed_folder(prefix: str, inside: Path | None = None) -> ClaimedFolde
 
 
 def remove_abandoned(prefix: str, inside: Path) -> None:
-    """Remove the folders of this user's processes that were killed: they would take room for ever."""
+    """Remove the folders that killed processes of this user left, which would take up space for ever."""
     for folder in inside.glob(f"{prefix}*"):
         with suppress(OSError):  # it is someone else's, or in use, or gone
             if folder.lstat().st_uid != os.getuid():

@@ -1,8 +1,8 @@
-"""What a store holds and gives: listings, sizes and ranges of bytes, through fsspec, tried again where it fails.
+"""Listings, sizes and byte ranges of a store, through fsspec, with retries.
 
-Credentials are found by the store's own library, where it looks for them; none passes through here. A store that
-fails again and again ends the command (``StoreError``), since every later tensor would wait for it, too; one file
-that is missing or forbidden is a ``BadFile`` as on a disk.
+The store's own library finds the credentials where it usually looks; none passes through here. A store that keeps
+failing ends the command (``StoreError``), since every later tensor would have to wait for it, too. A single file that
+is missing or forbidden is a ``BadFile``, as on a disk.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from tensordiff.util.remote.paths import RemotePath, given_url, without_secrets
 
 T = TypeVar("T")
 TRIES = 4
-"""How often something is asked of a store before it is said to fail."""
+"""How often a request is tried before the store is said to fail."""
 FIRST_WAIT_S = 0.2
-"""Before the second try; each later wait is twice as long, and a little random."""
+"""The wait before the second try; each later wait is twice as long, and slightly random."""
 _UNKNOWN_KIND = "Protocol not known"
-"""What fsspec says of a scheme that it does not know."""
+"""What fsspec says about a scheme that it does not know."""
 _INSTALL = "pip install 'tensordiff[remote]'"
 HTTP = ("http:", "https:")
 _S3 = ("s3:", "s3a:")
 CONNECT_S = 10
 SILENT_S = 15
-"""How long a store may say nothing before a try has failed. A store that hangs is given up after some two minutes."""
+"""How long a store may be silent before a try has failed. A store that hangs is given up after some two minutes."""
 _FINAL = re.compile(r"(?i)credential|access denied|forbidden|unauthorized|invalidaccesskey|signature|no such bucket")
 _UNABLE = (405, 501)
-"""What a web server answers to a kind of request that it does not know."""
+"""The answers of a web server to a kind of request that it does not support."""
 _NO_BUCKET = re.compile(r"(?i)bucket does not exist|NoSuchBucket|no such bucket")
 _BAD_URL = re.compile(r"(?i)param\w* ?validation|invalid bucket name")
 
 
 class FileInfo(NamedTuple):
-    """What a store says of a file or folder."""
+    """What a store says about a file or folder."""
 
     size: int
     is_folder: bool
     version: int
-    """Changes where the content does, as far as the store says."""
+    """A number that changes with the content, as far as the store says."""
 
 
 class StoreLocation(NamedTuple):
@@ -60,11 +60,11 @@ _listings: dict[RemotePath, dict[str, FileInfo]] = {}
 _infos: dict[RemotePath, FileInfo | None] = {}
 _locations: dict[str, StoreLocation] = {}
 requests: dict[str, int] = {"connect": 0, "list": 0, "info": 0, "read": 0, "write": 0}
-"""How often stores were asked for something in this process; tests and benchmarks look at it."""
+"""How often stores were asked for something in this process; tests and benchmarks read it."""
 
 
 def forget(path: RemotePath) -> None:
-    """Ask the store anew for what lies at a path and below it."""
+    """Ask the store anew about a path and everything below it."""
     with _lock:
         for known in (_listings, _infos):
             for one in [one for one in known if one == path or path in one.parents]:
@@ -73,7 +73,7 @@ def forget(path: RemotePath) -> None:
 
 
 def place(path: RemotePath) -> StoreLocation:
-    """The filesystem of a path; only what the user gave, and what lies below it, has one."""
+    """The filesystem and name of a path; raises for a URL that is neither given by the user nor below one that is."""
     found = given_url(path)
     if found is None:
         raise BadFile(path, "is a URL that you did not give; a dump may not name one")
@@ -84,7 +84,7 @@ def place(path: RemotePath) -> StoreLocation:
 
 
 def _connected(path: RemotePath, address: str) -> StoreLocation:
-    """The filesystem of an address. Some stores are asked something when they are opened: that is tried again, too."""
+    """The filesystem of an address. Opening some stores already sends a request, so that is retried, too."""
     if (found := _locations.get(address)) is None:
         try:
             found = _locations[address] = attempt(path, "connect", lambda: _connect(path.parts[0], address))
@@ -101,7 +101,7 @@ def _connect(scheme: str, address: str) -> StoreLocation:
     try:
         filesystem, name = fsspec.core.url_to_fs(address, **_options(scheme))
         if scheme in _S3:
-            filesystem.retries = 1  # it would try five times whatever we try four times
+            filesystem.retries = 1  # else it would try five times for each of our four tries
         return StoreLocation(filesystem, name)
     except ImportError as error:
         way = _INSTALL if scheme in (*_S3, *HTTP) else "install the library that it names"
@@ -113,7 +113,7 @@ def _connect(scheme: str, address: str) -> StoreLocation:
 
 
 def _options(scheme: str) -> dict[str, Any]:
-    """What keeps a store's library from waiting for ever, or from trying again what we try again ourselves."""
+    """Options that keep a store's library from waiting for ever, and from retrying what we retry ourselves."""
     if scheme in _S3:
         retries = {"max_attempts": 1}
         return {"config_kwargs": {"connect_timeout": CONNECT_S, "read_timeout": SILENT_S, "retries": retries}}
@@ -128,7 +128,7 @@ def _options(scheme: str) -> dict[str, Any]:
 
 
 def info(path: RemotePath) -> FileInfo | None:
-    """What lies at a path; None where nothing does. Known from the listing of its folder where that was asked for."""
+    """What lies at a path; None if nothing does. Taken from the listing of its folder if there is one."""
     with _lock:
         if path in _listings:
             return FileInfo(0, True, 0)
@@ -160,7 +160,7 @@ def _fetch_info(path: RemotePath) -> FileInfo | None:
 
 
 def _fetch_web_info(path: RemotePath) -> FileInfo | None:
-    """A web server has no folders: what it shows as a page may be one."""
+    """What a web server has at a path. It has no folders: a path that it shows as a page may be one."""
     filesystem, name = place(path)
     try:
         found = attempt(path, "info", lambda: filesystem.info(name))
@@ -180,7 +180,7 @@ class _IsFile(Exception):
 
 
 def listing(path: RemotePath) -> dict[str, FileInfo]:
-    """What lies in a folder, by name. Asked once; ``forget`` asks anew."""
+    """The content of a folder, by name. The store is asked once; ``forget`` makes it be asked again."""
     with _lock:
         if path in _listings:
             return _listings[path]
@@ -194,7 +194,7 @@ def listing(path: RemotePath) -> dict[str, FileInfo]:
         if shown == prefix and row["type"] == "file" and not is_web:
             raise _IsFile(_info_of(path, row))
         folder, _, last = shown.rpartition("/")
-        # A page may link to anywhere; only what lies in this very folder is of it.
+        # A page may link to anywhere; only links into this folder count.
         if folder == prefix and last not in ("", ".", ".."):
             is_folder = row["type"] == "directory" or row["name"].endswith("/")
             known = row.get("size") is not None or is_folder
@@ -211,7 +211,7 @@ _LINK = re.compile(r"""href=["']([^"'?#]+)""")
 
 
 def _list_rows(filesystem: Any, name: str) -> list[dict[str, Any]]:
-    """What a store lists; of a web server what its page links to."""
+    """What a store lists; for a web server, the links on its page."""
     if not name.startswith(("http:", "https:")):
         rows: list[dict[str, Any]] = filesystem.ls(name, detail=True)
         return rows
@@ -221,7 +221,7 @@ def _list_rows(filesystem: Any, name: str) -> list[dict[str, Any]]:
 
 
 def _web_name(url: str) -> str:
-    """What tells one file of a web server from another: host and path, without user and query."""
+    """Host and path of a URL, without user and query, which identify a file of a web server."""
     parts = urlsplit(url)
     return f"{parts.netloc.rpartition('@')[2]}{unquote(parts.path).rstrip('/')}"
 
@@ -230,7 +230,7 @@ _UNKNOWN = FileInfo(-1, False, 0)
 
 
 def files_after(path: RemotePath, most: int) -> list[tuple[str, int]]:
-    """Names and sizes of the files that follow one in its folder, where that was listed."""
+    """Names and sizes of the files that follow a file in its folder, if that was listed."""
     with _lock:
         found = _listings.get(_parent(path), {})
         names = list(found) if path.name in found else []
@@ -239,13 +239,13 @@ def files_after(path: RemotePath, most: int) -> list[tuple[str, int]]:
 
 
 def _fill_sizes(folder: RemotePath, found: dict[str, FileInfo]) -> None:
-    """Ask for the sizes of files that a listing does not tell, as that of a web page does not."""
+    """Ask for the sizes that a listing does not give; a web page gives none."""
     from tensordiff.util.remote.ranges import pool
 
     names = [name for name, one in found.items() if one is _UNKNOWN]
     infos = list(pool().map(lambda name: _fetch_web_info(folder / name), names))
     for name, one in zip(names, infos, strict=True):
-        if one is None or (one.is_folder and "." in name):  # a page beside the files
+        if one is None or (one.is_folder and "." in name):  # a web page beside the files
             del found[name]
         else:
             found[name] = one
@@ -286,7 +286,7 @@ def read(path: RemotePath, start: int, end: int, size: int) -> bytes:
     def ask() -> bytes:
         with _single_request(filesystem):
             data: bytes = filesystem.cat_file(name, start=start, end=end)
-        if len(data) == size != end - start:  # a server that knows no ranges sends all of it
+        if len(data) == size != end - start:  # a server that does not support ranges sends the whole file
             data = data[start:end]
         if len(data) != end - start:
             raise _ShortAnswerError(f"{len(data):,} of {end - start:,} bytes came")
@@ -302,7 +302,7 @@ _request_lock = threading.Lock()
 
 
 def _single_request(filesystem: Any) -> AbstractContextManager[Any]:
-    """Filesystems that wait by themselves (sftp) are asked for one thing at a time: few of them may be shared."""
+    """A lock around requests to filesystems that are not asynchronous (sftp): most are not thread-safe."""
     return nullcontext() if filesystem.async_impl else _request_lock
 
 
@@ -311,9 +311,9 @@ class _ShortAnswerError(Exception):
 
 
 def attempt(path: RemotePath, kind: str, call: Callable[[], T]) -> T:
-    """Ask a store for something, again and again with growing waits; a sentence that names it where it keeps failing.
+    """Send a request to a store, retrying with growing waits; an error says what failed.
 
-    Raises ``FileNotFoundError`` where it says that there is no such thing.
+    Raises ``FileNotFoundError`` if the store says that there is no such thing.
     """
     for number in range(1, TRIES + 1):
         requests[kind] += 1
@@ -345,14 +345,14 @@ def attempt(path: RemotePath, kind: str, call: Callable[[], T]) -> T:
 
 
 def _cause(error: Exception) -> Exception:
-    """Why a web server's file was not found, where it could not even be asked: fsspec says "not found" of both."""
+    """The real cause of a "file not found": fsspec says so, too, of a web server that could not be reached."""
     cause = error.__cause__
     is_web = isinstance(cause, Exception) and type(cause).__module__.startswith("aiohttp")
     return cause if is_web and getattr(cause, "status", None) not in (404, 410) else error  # type: ignore[return-value]
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether asking again would give the same answer."""
+    """Whether trying again would give the same answer."""
     status = _status(error)
     if status is not None and 400 <= status < 500 and status not in (408, 425, 429):
         return True
@@ -360,7 +360,7 @@ def _is_final(error: Exception) -> bool:
 
 
 def _status(error: Exception) -> int | None:
-    """What a web server answered, where that is what failed."""
+    """The HTTP status of a failure, if it has one."""
     status = getattr(error, "status", None)  # of aiohttp; requests keeps it in the response
     if status is None:
         status = getattr(getattr(error, "response", None), "status_code", None)
@@ -373,7 +373,7 @@ def _error_text(error: Exception) -> str:
 
 def _reason(path: RemotePath, error: Exception) -> str:
     text, _, rest = without_secrets(path, str(error)).strip().partition("\n")
-    if text.endswith(":"):  # what failed is said in the next line, and what would be right after that
+    if text.endswith(":"):  # the next line says what failed, and after its colon what would be right
         text += f" {rest.partition(': ')[0]}"
     text = text.strip().rstrip(".")
     return printable(f"{text:.300}" if text else type(error).__name__)
