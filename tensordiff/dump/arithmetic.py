@@ -17,8 +17,9 @@ _CONVOLUTION = re.compile(r"Conv")
 
 
 def tf32_in(dump: Dump) -> Tf32:
-    """Where a run computed in TF32. If it may have done so, and nothing says that it could not, it counts as having
-    done so.
+    """Where a run computed in TF32.
+
+    If it may have done so, and nothing says that it could not, it counts as having done so.
     """
     flags: Any = dump.facts.get("flags")
     if not isinstance(flags, dict) or not _has_tf32(dump):

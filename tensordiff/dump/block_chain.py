@@ -17,17 +17,13 @@ from tensordiff.dump.model import Entry
 from tensordiff.errors import DumpError
 
 _SAMPLE = 1 << 16
-_FEWEST_ELEMENTS = 32  # elements, below which two factors fit too much
-_LARGEST_RESIDUAL = (
-    0.03  # of the norm; a sum that was rounded to bfloat16 leaves less, and what has nothing to do with it more
-)
+_FEWEST_ELEMENTS = 32  # with fewer elements, two factors fit almost anything
+_LARGEST_RESIDUAL = 0.03  # relative to the norm; a sum rounded to bfloat16 leaves less, unrelated tensors leave more
 _MOST_TURNS = 8  # how often a function of one number may run through its whole range
 
 
 def is_computed_between(block_input: Entry, previous_output: Entry, previous_inputs: Iterable[Entry]) -> bool:
-    """Whether a block's input follows from the previous block's output, alone or together with one of that block's
-    inputs.
-    """
+    """Whether a block's input follows from the previous block's output, possibly with one of that block's inputs."""
     try:
         target, output = _sample(block_input), _sample(previous_output)
         if target.size < _FEWEST_ELEMENTS or not (np.isfinite(target).all() and np.isfinite(output).all()):

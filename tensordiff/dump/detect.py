@@ -95,7 +95,7 @@ def _ask_readers(at: DumpPath) -> Dump | None:
 
 
 def _with_folder_contents(at: DumpPath, dump: Dump) -> Dump:
-    """Add what else lies in the dump's folder: missing parts, tensors in other formats, and files that no reader took."""
+    """Add what else lies in the dump's folder: missing parts, tensors in other formats, and leftovers."""
     if gone := tuple(missing_parts(dump.files) if at.is_folder else single_part_problem(at.path.name)):
         dump = replace(dump, problems=dump.problems + gone)
     is_plain = dump.format in PLAIN_FORMATS
@@ -145,8 +145,9 @@ def _with_leftovers(at: DumpPath, dump: Dump, taken: Collection[str]) -> Dump:
 
 
 def _open_steps(at: DumpPath) -> Dump | None:
-    """Open folders ``0`` or ``step_0``, each a dump, as the steps of one run. A step that cannot be opened is a
-    problem.
+    """Open folders ``0`` or ``step_0``, each a dump, as the steps of one run.
+
+    A step that cannot be opened is a problem.
     """
     if not at.is_folder:
         return None

@@ -32,7 +32,10 @@ DTYPES: dict[str, DType] = {name: np.dtype(name) for name in _NUMPY} | {
 
 @lru_cache(maxsize=256)
 def name_of(dtype: DType) -> str:
-    """The name of a dtype. Cached, since numpy builds it anew each time, which is noticeable at 20,000 pairs a second."""
+    """The name of a dtype.
+
+    Cached, since numpy builds it anew each time, which is noticeable at 20,000 pairs a second.
+    """
     return dtype.name
 
 

@@ -85,8 +85,9 @@ _TENSOR_SUFFIXES = (*SUFFIXES, ".bin", ".ckpt")
 
 
 def why_not_fetched(head: bytes) -> str | None:
-    """Why a file is only a placeholder for one that was never downloaded, by its first bytes; None if it may be the
-    file.
+    """Why a file is only a placeholder for one that was never downloaded; None if it may be the file.
+
+    ``head`` is its first bytes.
     """
     if head.startswith(b"version https://git-lfs"):
         return "is a Git LFS pointer and not the file itself; fetch that with git lfs pull"
@@ -153,7 +154,10 @@ class MappedFile:
 
     @property
     def buffer(self) -> Buffer:
-        """The whole file. Only the last 64 files stay mapped, since each keeps a file open and processes have a limit."""
+        """The whole file.
+
+        Only the last 64 files stay mapped, since each keeps a file open and a process may open only so many.
+        """
         buffer = self._mapped
         if buffer is None:
             buffer = self._map()
@@ -258,8 +262,9 @@ def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 
 def refuse_beyond_memory(path: str | os.PathLike[str], what: str, nbytes: int, instead: str) -> None:
-    """Refuse values that must be copied if there is not enough memory; ``what`` is a phrase like ``its member x unpacks
-    to``.
+    """Refuse values that must be copied if there is not enough memory.
+
+    ``what`` is a phrase like ``its member x unpacks to``.
     """
     if numbers := shortage(nbytes):
         raise BadFile(path, f"{what} {numbers}; {instead}")

@@ -117,7 +117,10 @@ class Listing(NamedTuple):
 
 
 def list_folder(folder: Path) -> Listing:
-    """List a folder. Links that lead out of it, and pipes, sockets and devices named like tensor files, are problems."""
+    """List a folder.
+
+    Links that lead out of it, and pipes, sockets and devices that are named like tensor files, are problems.
+    """
     found = Listing([], [], [])
     if isinstance(folder, RemotePath):
         return _list_remote(folder)

@@ -306,9 +306,7 @@ def _broken_chains(facts: list[EntryFacts]) -> Iterator[tuple[str, str]]:
 
 
 def _comes_from_between(facts: list[EntryFacts], gave: EntryFacts, given: EntryFacts) -> bool:
-    """Whether a block's input is the output of a module that ran after the previous block, such as a norm between
-    blocks.
-    """
+    """Whether a block's input is the output of a module that ran after the previous block, such as a norm."""
     inside = f"{given.entry.layer}."
     between = facts[facts.index(gave) + 1 : facts.index(given)]
     return any(

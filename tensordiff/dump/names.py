@@ -70,7 +70,7 @@ def is_backward(layer: str) -> bool:
 
 
 def split_backward(layer: str) -> tuple[str, str]:
-    """Split the layer of a gradient into ``backward.`` and the module's name; for any other, the first part is empty."""
+    """Split the layer of a gradient into ``backward.`` and the module's name; for others the first part is empty."""
     return (BACKWARD, layer[len(BACKWARD) :]) if is_backward(layer) else ("", layer)
 
 

@@ -85,8 +85,9 @@ def _facts(dump: Dump) -> dict[str, object]:
 
 
 def _to_safetensors(dump: Dump, target: Path, overwrite: bool) -> Iterator[Step]:
-    """Write a safetensors file. Specs are known before values, so the header comes first and values follow as they are
-    read.
+    """Write a safetensors file.
+
+    Specs are known before values, so the header comes first and values follow as they are read.
     """
     if target.exists() and not overwrite:
         raise WriteError(f"{printable(target)}: is there already; choose a new name or allow overwriting (--force)")

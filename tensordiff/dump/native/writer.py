@@ -117,7 +117,7 @@ class DumpWriter:
         self.log()
 
     def begin(self, key: EntryKey, spec: Spec, origin: Origin) -> None:
-        """Announce the tensor whose bytes come next. A tensor begun earlier that never got all its bytes is left out."""
+        """Announce the tensor whose bytes come next; an earlier one that never got all its bytes is left out."""
         spec = self._checked(key, spec)
         nbytes, row_size = spec.nbytes, row_bytes(key.name, spec)
         begin = self._shard_for(row_size, nbytes).begin(row_size, nbytes)
@@ -173,7 +173,7 @@ class DumpWriter:
             self._bytes += sum(pending.end - pending.begin for pending in whole[:logged])
 
     def _abandon_rest(self, shard: Shard) -> None:
-        """Keep what is complete and cut off the rest. Cutting comes before the journal: on a full disk it makes room."""
+        """Keep what is complete and cut off the rest, before writing the journal: on a full disk that makes room."""
         whole = self._take_finished(shard)
         self._pending, self._missing = [], 0
         shard.cut()

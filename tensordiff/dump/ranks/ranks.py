@@ -60,9 +60,7 @@ def join_ranks(parts: Iterable[RankPart]) -> Joined:
 
 
 def _missing_parts(groups: Sequence[Sequence[RankPart]]) -> Iterator[Problem]:
-    """Report tensors that are split, as the dump says, and of which fewer ranks hold a part than of others in that
-    step.
-    """
+    """Report tensors that the dump says are split, and of which fewer ranks hold a part than of others in that step."""
     split = [group for group in groups if any(isinstance(one.split, int) for one in group[0].placements or ())]
     most: dict[int, int] = defaultdict(int)
     for group in split:
