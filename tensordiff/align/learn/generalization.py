@@ -1,9 +1,9 @@
-"""Lifting: from pairs of a few layers to rules for all of them.
+"""Generalization: from pairs of a few layers to rules for all of them.
 
-Pairs whose names have the same outline make one rule if their numbers are one function of the layer's number: the
-same, an offset, a multiple, or the number of a call. Where only one layer proves it, the numbers that other rules
-prove for the same containers hold, or those by which both sides count as many blocks. What fits no function stays a
-rule for itself.
+Pairs whose names have the same outline make one rule if their numbers are one function of the layer's number: the same,
+an offset, a multiple, or the number of a call. If only one layer proves it, the numbers that other rules prove for the
+same containers are used, or those by which both sides count equally many blocks. What fits no function stays a rule for
+itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Shape(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """A number as a function of a letter; of none, a number."""
+    """A number as a function of a letter; without a letter, a fixed number."""
 
     letter: str | None
     factor: int
@@ -81,7 +81,7 @@ class Generalizer:
         """The rules, those with most proof first; second partners last, since they take what others leave."""
         made: dict[GeneralRule, GeneralRule] = {}
         for rule in (rule for group in self._groups.values() for rule in self._generalize(group)):
-            same = made.get(rule)  # ports that are written alike, as ``output`` and ``output_0``
+            same = made.get(rule)  # two groups may give one rule: ``output`` and ``output_0`` are written alike
             made[rule] = rule if same is None else replace(same, pairs=(*same.pairs, *rule.pairs))
         return sorted(made.values(), key=lambda rule: (rule.is_second_partner, -len(rule.proven), not rule.is_general))
 
@@ -110,7 +110,7 @@ class Generalizer:
 
     @cached_property
     def numbering(self) -> dict[Prefixes, tuple[int, int]]:
-        """By which factor and offset the candidate counts what the reference counts, where several layers prove it."""
+        """By which factor and offset the candidate counts what the reference counts, if several layers prove it."""
         votes: dict[Prefixes, Counter[tuple[int, int]]] = defaultdict(Counter)
         for group in self._groups.values():
             points = {self._first_numbers(pair): None for pair in group if pair.is_proven}
@@ -133,7 +133,7 @@ class Generalizer:
         return (ours.numbers[0], theirs.numbers[0]) if ours.numbers and theirs.numbers else None
 
     def _assumed(self, pair: LearnedPair) -> tuple[int, int] | None:
-        """The factor and offset for a rule that one layer alone proves."""
+        """The factor and offset for a rule that only one layer proves."""
         prefixes, point = self._prefixes(pair), self._first_numbers(pair)
         if prefixes is None or point is None:
             return None
@@ -181,12 +181,12 @@ class Generalizer:
         yield GeneralRule(sides[0], sides[1], tuple(group))
 
     def _is_likely(self, pair: LearnedPair) -> bool:
-        """Whether the values of two entries say that they are the same, though an error has changed them."""
+        """Whether values say that two entries are the same, though an error has changed them."""
         ours, theirs = pair.reference.parts, pair.candidate.parts
         return len(ours) == len(theirs) == 1 and self.evidence.is_same(ours[0], theirs[0])
 
     def _is_of_several_blocks(self, group: list[LearnedPair]) -> bool:
-        """Whether one pair alone proves a formula of tensors of which some stand in a block and some do not."""
+        """Whether only one pair proves a formula of tensors some of which are in a block and some are not."""
         if sum(pair.is_proven for pair in group) > 1:
             return False
         for side, formula in enumerate((group[0].reference, group[0].candidate)):
@@ -196,7 +196,7 @@ class Generalizer:
         return False
 
     def singles(self, rule: GeneralRule) -> list[GeneralRule]:
-        """The proven pairs of a rule that does not hold for others, each for itself."""
+        """The proven pairs of a rule that does not hold for others, each as a rule for itself."""
         return [self._single(pair) for pair in rule.proven]
 
     def _single(self, pair: LearnedPair) -> GeneralRule:
@@ -230,7 +230,7 @@ class Generalizer:
         return [one if one.letter in used else Affine(None, 1, columns[k][0]) for k, one in enumerate(functions)]
 
     def _first_columns(self, pair: LearnedPair) -> dict[int, int]:
-        """The columns that hold a block's number, and the side of each; the first of every part."""
+        """The columns that hold a block's number (the first number of each part), and the side of each."""
         found, at = {}, 0
         for side, formula in enumerate((pair.reference, pair.candidate)):
             for part in formula.parts:
@@ -294,7 +294,7 @@ def _number_text(one: Affine, width: int) -> str:
 
 
 def _fit(numbers: Sequence[int], values: Sequence[int]) -> tuple[int, int] | None:
-    """The factor and offset that make one column of another; None where there is no such."""
+    """The factor and offset that turn one column into another; None if there is no such pair."""
     for factor in _FACTORS:
         offsets = {value - factor * number for number, value in zip(numbers, values, strict=True)}
         if len(offsets) == 1 and abs(offset := offsets.pop()) < 10_000:
@@ -303,7 +303,7 @@ def _fit(numbers: Sequence[int], values: Sequence[int]) -> tuple[int, int] | Non
 
 
 def _numbers_of(side: Side) -> Mapping[str, set[int]]:
-    """The numbers that stand after each text that begins a layer's name."""
+    """The numbers that follow each beginning of a layer's name."""
     numbers: dict[str, set[int]] = defaultdict(set)
     for outline in side.outlines.values():
         if outline.numbers:

@@ -1,4 +1,4 @@
-"""Learning, from two dumps and how names pair them, to the rules for what names leave over."""
+"""Learning rules from two dumps and how names pair them, for what names leave over."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def learn(reference: Index, candidate: Index, alignment: Alignment) -> Learned:
 
 
 def leaves_something(alignment: Alignment) -> bool:
-    """Whether a side has orphans; operations are paired by their sequence or not at all."""
+    """Whether a side has orphans. Operations do not count: they are paired by their sequence or not at all."""
     orphans = (*alignment.reference_orphans, *alignment.candidate_orphans)
     return any(not is_operation(entry.layer) for entry in orphans)
 
@@ -51,17 +51,17 @@ class _Learner:
     alignment: Alignment
     evidence: Evidence
     _proven: dict[int, Entry] = field(default_factory=dict)
-    """The partners that values prove, by ids, from either side."""
+    """The partners that values prove, by id, from either side."""
     _namesakes: list[Namesake] = field(default_factory=list)
 
     @cached_property
     def matches(self) -> NodeMatches:
-        """The nodes that are the same, as far as they are found."""
+        """The matched nodes, as far as they are found."""
         return NodeMatches.of(self.evidence)
 
     @cached_property
     def vetoes(self) -> Vetoes:
-        """What speaks against names."""
+        """The evidence against names."""
         return Vetoes(self.evidence, self.matches, self.alignment)
 
     def learned(self) -> Learned:
@@ -135,7 +135,7 @@ class _Learner:
 
     @cached_property
     def _named(self) -> set[int]:
-        """Entries that names, or maps of presets or of the user, pair; not the parts of a fused one. By their ids."""
+        """Ids of entries that names, or maps of presets or of the user, pair; without the parts of fused ones."""
         return {id(side) for pair in self.alignment.pairs for side in (pair.reference, pair.candidate)}
 
     def _named_nodes(self, matches: NodeMatches) -> Iterator[tuple[Node, Node]]:
@@ -150,9 +150,9 @@ class _Learner:
     # --- what holds ------------------------------------------------------------------------------------
 
     def _holds(self, rule: GeneralRule) -> bool:
-        """Whether no values refute a rule, and all layers it is for have the ports of those it was learned from.
+        """Whether no values refute a rule, and all its layers have the ports of those it was learned from.
 
-        A layer that values prove may have others: the first norm is given no residual, and has one output.
+        A layer that values prove may have other ports: the first norm gets no residual, and has one output.
         """
         if not rule.is_general and rule.proven:
             return True
@@ -164,13 +164,16 @@ class _Learner:
         return not any(self._is_refuted_pair(r, c) for r, c in made)
 
     def _is_refuted_pair(self, ours: Entry, theirs: Entry) -> bool:
-        """Whether values prove another partner for one of two entries, and what comes after it agrees."""
+        """Whether values prove another partner for one of two entries, and what is computed from it agrees."""
         partners = self._proven.get(id(ours), theirs), self._proven.get(id(theirs), ours)
         is_other = partners[0] is not theirs or partners[1] is not ours
         return is_other and self.evidence.are_different(ours, theirs) and self.vetoes.agrees_after(ours)
 
     def _has_ports_of(self, rule: GeneralRule) -> Callable[[tuple[Entry, Entry]], bool]:
-        """Whether a pair's layers have as many ports as those of a rule: a first layer may get its residual whole."""
+        """A test whether a pair's layers have as many ports as those of a rule.
+
+        A first layer may get its residual whole.
+        """
         seen = {self._port_counts((*p.reference.parts, *p.candidate.parts)) for p in rule.pairs}
         return lambda pair: self._port_counts((*parts_of(pair[0]), *parts_of(pair[1]))) in seen
 
@@ -200,7 +203,7 @@ class _Learner:
     def _is_of_one_step(self, rule: MapRule) -> bool:
         """Whether a rule pairs other calls of a layer than names do, and a later step shows the names to be right.
 
-        Experts are called once for each that a token is sent to: which call is which is another matter in every step.
+        Experts are called only if tokens are sent to them, so which call is which differs in every step.
         """
         later = shared_steps(self.reference, self.candidate)[1:]
         return any(

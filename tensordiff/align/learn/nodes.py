@@ -1,8 +1,7 @@
-"""Nodes: which layer of one side is which of the other, by what goes in and what comes out.
+"""Nodes: which layer of one side is which of the other, by their inputs and outputs.
 
-A node is one call of a layer. Two nodes are the same where an output of both is the same tensor and, of several that
-fit, the one whose inputs are the same too, that is as deep, of the same class, called alike, at the same place in
-the order. Names count least.
+A node is one call of a layer. Two nodes are the same if an output of both is the same tensor. If several fit, inputs
+decide that are the same, too, then depth, class, name and place in the order. Names count least.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Block = tuple[str, int]
 
 @dataclass(eq=False)
 class Node:
-    """One call of a layer, with what went in and what came out."""
+    """One call of a layer, with its inputs and outputs."""
 
     layer: str
     call: int
@@ -41,7 +40,7 @@ class Node:
     position: int = 0
     """Where its last entry stands."""
     is_shared: bool = False
-    """Whether its layer is called several times, as one that all blocks share."""
+    """Whether its layer is called several times, like one that all blocks share."""
     parent: Node | None = None
     children: list[Node] = field(default_factory=list)
 
@@ -59,12 +58,12 @@ class Node:
 
     @property
     def module_class(self) -> str | None:
-        """The class of its module, where it is known."""
+        """The class of its module, if known."""
         return next((e.origin.module_class for e in (*self.outputs, *self.inputs) if e.origin), None)
 
     @cached_property
     def tail(self) -> str:
-        """What its name adds to its parent's, without what counts blocks."""
+        """The part of its name after its parent's, with ``#`` for the numbers of blocks."""
         own = self.outline.with_numbers("#" * len(self.outline.numbers))
         if self.parent is None:
             return own
@@ -109,7 +108,7 @@ class Score(NamedTuple):
 
 @dataclass(eq=False)
 class NodeMatches:
-    """The nodes that are the same, growing as more are found."""
+    """The nodes that are the same; grows as more are found."""
 
     evidence: Evidence
     reference: list[Node]
@@ -121,7 +120,7 @@ class NodeMatches:
 
     @classmethod
     def of(cls, evidence: Evidence) -> NodeMatches:
-        """No matches yet."""
+        """Start without matches."""
         return cls(evidence, nodes_of(evidence.reference), nodes_of(evidence.candidate))
 
     def take(self, ours: Node, theirs: Node) -> None:
@@ -129,7 +128,7 @@ class NodeMatches:
         self.of_reference[id(ours)], self.of_candidate[id(theirs)] = theirs, ours
 
     def use_evidence(self, evidence: Evidence) -> None:
-        """Go on with other evidence."""
+        """Continue with other evidence."""
         self.evidence = evidence
         self._common.clear()
         self._ranks.clear()
@@ -148,7 +147,7 @@ class NodeMatches:
     # --- by value ----------------------------------------------------------------------------------
 
     def match_by_value(self, named: Iterable[tuple[Node, Node]]) -> None:
-        """Match the nodes of which some output is proven to be the same; ``named`` are those that names pair."""
+        """Match nodes with an output that is proven to be the same; ``named`` are the pairs of nodes by name."""
         names = {(id(ours), id(theirs)) for ours, theirs in named}
         pairs = [pair for pair in self._candidates() if self.are_free(*pair)]
         rivals = Counter(id(node) for pair in pairs for node in pair)
@@ -196,7 +195,7 @@ class NodeMatches:
         return {id(node): node for node in nodes}.values()
 
     def _score(self, ours: Node, theirs: Node, named: set[tuple[int, int]], *, is_alone: bool) -> Score:
-        """How well two nodes fit; of those that fit no other, only what goes in and comes out is looked at."""
+        """How well two nodes fit; if they fit no others, only inputs and outputs are looked at."""
         outputs = self._share(ours.outputs, theirs.outputs)
         inputs = self._share(ours.inputs, theirs.inputs) or 0.5 * self._gets_same_ids(ours, theirs)
         if is_alone:
@@ -212,7 +211,7 @@ class NodeMatches:
         return Score(total, outputs, inputs)
 
     def _is_wrapped(self, node: Node, side: int) -> bool:
-        """Whether a module holds nothing but a node, and gives the same tensor: it is the module that others know."""
+        """Whether a module contains only this node, and gives the same tensor: other sides know the module instead."""
         around = node.parent
         if around is None or len(around.children) > 1:
             return False
@@ -220,13 +219,13 @@ class NodeMatches:
         return any(other is around for one in classes if one is not None for other in self._producers(one, side))
 
     def passes_on(self, node: Node) -> bool:
-        """Whether a layer gives what it is given, as dropout does when nothing is trained."""
+        """Whether a layer's output is its input, as for dropout outside of training."""
         given = (self.evidence.of_entry.get(id(entry)) for entry in node.inputs)
         classes = {id(one) for one in given if one is not None and not one.is_weak}
         return any(id(self.evidence.of_entry.get(id(entry))) in classes for entry in node.outputs)
 
     def _gets_same_ids(self, ours: Node, theirs: Node) -> bool:
-        """Whether both are given the same integers, as a model is its tokens; many nodes may be."""
+        """Whether both get the same integers, as a model gets its tokens; many nodes may."""
         found = [{id(self.evidence.of_entry.get(id(e))) for e in node.inputs if id(e) in self.evidence.of_entry}
                  for node in (ours, theirs)]  # fmt: skip
         return any(self.evidence.of_entry[id(e)].is_weak for e in ours.inputs
@@ -241,7 +240,7 @@ class NodeMatches:
         return {id(one) for one in found if one is not None and not one.is_weak and not self._is_common(one)}
 
     def _is_common(self, one: ValueClass) -> bool:
-        """Whether many nodes get it, as the tables of rope that all layers share."""
+        """Whether many nodes get it, like the rope tables that all layers share."""
         known = self._common.get(id(one))
         if known is None:
             layers = [{self.node_of[id(item.entry)].block for item in some} for some in one.members]
@@ -284,13 +283,13 @@ class NodeMatches:
         )
 
     def are_different(self, ours: Entry, theirs: Entry) -> bool:
-        """Whether two entries are different tensors, of which one was found elsewhere and may still be matched."""
+        """Whether two entries are different tensors, one of which was found elsewhere and may still be matched."""
         return self.evidence.are_different(ours, theirs) and (self.has_free(ours) or self.has_free(theirs))
 
     # --- blocks ------------------------------------------------------------------------------------
 
     def blocks(self) -> dict[Block, Block]:
-        """Which block is which: by most of the matched nodes in them, and as these go on counting."""
+        """Which block is which: by most of the matched nodes in them, and by counting on from these."""
         votes: dict[Block, dict[Block, int]] = defaultdict(lambda: defaultdict(int))
         for ours in self.reference:
             theirs = self.of_reference.get(id(ours))
@@ -300,7 +299,7 @@ class NodeMatches:
         return {**self._extrapolated(known), **known}
 
     def _extrapolated(self, known: Mapping[Block, Block]) -> dict[Block, Block]:
-        """The blocks that no node is matched in, counted on from those that are."""
+        """The blocks without matched nodes, counted on from those with some."""
         ours, theirs = ({node.block for node in some if node.block} for some in (self.reference, self.candidate))
         offsets = {(a[0], b[0], b[1] - a[1]) for a, b in known.items()}
         found: dict[Block, Block] = {}
@@ -313,7 +312,7 @@ class NodeMatches:
 
 
 def fits_blocks(ours: Node, theirs: Node, blocks: Mapping[Block, Block]) -> bool:
-    """Whether two nodes may be the same as far as it is known which block is which."""
+    """Whether two nodes may be the same, as far as it is known which block is which."""
     if ours.block is None or theirs.block is None:
         return True
     wanted = blocks.get(ours.block)
@@ -321,12 +320,12 @@ def fits_blocks(ours: Node, theirs: Node, blocks: Mapping[Block, Block]) -> bool
 
 
 def _depth_first(node: Node) -> tuple[int, int]:
-    """Sort key: what is inside a module gives its output before the module does."""
+    """Sort key: a module gives its output after what is inside it."""
     return -sum(node.layer.count(mark) for mark in "./"), node.position
 
 
 def gets_other_shapes(ours: Node, theirs: Node) -> bool:
-    """Whether nothing that one node is given could be what the other is given."""
+    """Whether no input of one node could be an input of the other."""
     a, b = ours.inputs, theirs.inputs
     return bool(a) and bool(b) and not any(could_be_same(x, y) for x in a for y in b)
 
@@ -338,6 +337,6 @@ def have_same_class(ours: Node, theirs: Node) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def likeness(ours: str, theirs: str) -> float:
-    """How alike two names are, from 0 to 1, however their words are parted and written."""
+    """How alike two names are, from 0 to 1, regardless of how their words are separated and capitalized."""
     a, b = ("".join(_WORDS.findall(name)).lower() for name in (ours, theirs))
     return SequenceMatcher(None, a, b, autojunk=False).ratio() if a and b else 0.0

@@ -1,7 +1,7 @@
 """Outlines of names: which numbers in a layer's name count layers, and which belong to the name.
 
-``layers.3.mlp.fc1`` is the fourth of many blocks that are built alike, and its ``fc1`` is a name of its own. A number
-counts blocks where what follows it is repeated under other numbers: at least three entries, as in ``layers.{}``, or
+``layers.3.mlp.fc1`` is the fourth of many equal blocks, while the 1 of ``fc1`` is part of a name. A number counts
+blocks if what follows it is repeated under other numbers: for at least three entries, as in ``layers.{}``, or for
 nearly all names that have a number at all, as in ``ffn_norm-{}``.
 """
 
@@ -29,7 +29,7 @@ class Outline(NamedTuple):
     """The text before, between and after the numbers."""
     numbers: tuple[int, ...] = ()
     widths: tuple[int, ...] = ()
-    """Digits of numbers that are written with leading zeros, else 0."""
+    """The number of digits for numbers that are written with leading zeros, otherwise 0."""
 
     def with_numbers(self, texts: Iterable[str]) -> str:
         """The name with other texts for its numbers."""
@@ -51,7 +51,7 @@ def outlines(ports: Mapping[str, Iterable[str]]) -> dict[str, Outline]:
 def _repeated(
     here: Mapping[str, Span], counted: Mapping[str, list[Span]], ports: Mapping[str, Iterable[str]]
 ) -> list[str]:
-    """Names whose number stands where blocks are repeated."""
+    """Names whose number is where blocks are repeated."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name, (start, _) in here.items():
         groups[_prefix(name, start, counted[name])].append(name)
@@ -75,7 +75,7 @@ def _is_block(names: list[str], here: Mapping[str, Span], ports: Mapping[str, It
 
 
 def _dominant(here: Mapping[str, Span]) -> list[str]:
-    """Names whose number runs through the values that most names with a number run through: ``ffn_norm-3``."""
+    """Names whose number takes the same values as in most names with a number: ``ffn_norm-3``."""
     values: dict[tuple[str, str], set[int]] = defaultdict(set)
     for name, (start, end) in here.items():
         values[name[:start], name[end:]].add(int(name[start:end]))
@@ -88,7 +88,7 @@ def _dominant(here: Mapping[str, Span]) -> list[str]:
 
 
 def _padded(counted: Mapping[str, list[Span]]) -> set[str]:
-    """The texts before numbers of which some are written with leading zeros."""
+    """The texts before numbers some of which are written with leading zeros."""
     return {
         name[:start] if k == 0 else ""
         for name, spans in counted.items()

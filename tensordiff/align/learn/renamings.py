@@ -1,8 +1,8 @@
-"""Renamings: rules that spell the candidate's names as the reference's, from layers that are known to be the same.
+"""Renamings: rules that spell the candidate's names like the reference's, from layers that are known to be the same.
 
 ``gpt.blocks.3.ffn.bend`` is ``layers.2.mlp.act_fn`` because ``gpt.blocks.`` is ``layers.`` counted from 1, ``ffn`` is
 ``mlp`` and ``bend`` is ``act_fn``, and these three rules explain other layers, too. Shorter names come first, so that a
-module is renamed before what stands in it. Of the rules that would rename a layer, the most general is taken that gives
+module is renamed before what is inside it. Of the rules that would rename a layer, the most general is taken that gives
 no other layer a wrong name; the last resort is a rule for the whole name. What no rule explains is left to maps.
 """
 
@@ -30,13 +30,13 @@ class LayerNames(NamedTuple):
     wanted: Mapping[str, str]
     """The reference's canonical names for layers that rules have to rename."""
     kept: Mapping[str, str]
-    """Those of layers that have them already."""
+    """The names of layers that already have the right one."""
     others: Sequence[str]
     """Layers without a partner."""
     taken: Mapping[str, Outline]
     """All canonical names of the reference."""
     outlines: Mapping[str, Outline]
-    """Those of the candidate's layers."""
+    """The outlines of the candidate's layers."""
 
 
 class Kind(NamedTuple):
@@ -57,7 +57,7 @@ class Renamings:
     rewriting: Callable[[Sequence[Rule]], Rewrite]
     rules: list[Rule] = field(default_factory=list)
     explained: set[str] = field(default_factory=set)
-    """Layers that the rules rename rightly."""
+    """Layers that the rules rename correctly."""
 
     def find(self) -> tuple[Rule, ...]:
         """The rules, in the order they are to be tried."""
@@ -78,7 +78,7 @@ class Renamings:
         return tuple(self._needed())
 
     def _needed(self) -> list[Rule]:
-        """The rules without those that later ones made needless."""
+        """The rules without those that later ones made superfluous."""
         rules, done = list(self.rules), [layer for layer in self._examples if layer in self.explained]
         for rule in self.rules:
             rest = [one for one in rules if one is not rule]
@@ -108,7 +108,7 @@ class Renamings:
         return all(rewrite(layer) == self.names.wanted[layer] for layer in layers[:_MOST_KINDS])
 
     def _keeps_other_names(self, rules: Sequence[Rule], layers: Iterable[str]) -> bool:
-        """Whether what had its name keeps it, and nothing gets the name of another tensor."""
+        """Whether layers that had their name keep it, and none gets the name of another tensor."""
         rewrite = self.rewriting(rules)
         names, taken = self.names, self.names.taken
         done = self.explained | set(layers)
@@ -136,7 +136,7 @@ class Renamings:
         yield (_whole(kind),)
 
     def _tails(self, kind: Kind) -> Iterator[list[tuple[str, str]]]:
-        """What follows the block's number, or the whole name, part by part: as the candidate has it, and as wanted."""
+        """What follows the block's number, or the whole name, word by word: as the candidate has it, and as wanted."""
         theirs, ours = (_text(some[1:] if kind.offsets else some) for some in (kind.candidate, kind.reference))
         begin, lead = self._parent(kind, theirs, ours)
         rest, wanted = theirs[begin:], ours[lead:]
@@ -147,7 +147,7 @@ class Renamings:
             yield [(rest, wanted)]
 
     def _parent(self, kind: Kind, theirs: str, ours: str) -> tuple[int, int]:
-        """How much of both tails is that of a module which is known."""
+        """How much of both tails belongs to a module that is known."""
         best = 0, 0
         for other in self._kinds:
             if other.offsets[:1] == kind.offsets[:1] and other.candidate[:1] == kind.candidate[:1] and other.offsets:
@@ -159,17 +159,17 @@ class Renamings:
 
 
 def _text(pieces: Sequence[str]) -> str:
-    """The text of an outline; what counts is a zero byte."""
+    """The text of an outline, with a zero byte for each number."""
     return "\0".join(pieces)
 
 
 def _words(tail: str) -> list[str]:
-    """The words of a tail, each with what parts it from the one before."""
+    """The words of a tail, each with the separator before it."""
     return re.findall(r"[./:|]?[^./:|]+|[./:|]", tail)
 
 
 def _end(text: str) -> str:
-    """What must follow, that the text is whole."""
+    """A lookahead for the end of the word, so that only whole words match."""
     mark = "_" if text[:1] == "_" else text[:1] if text[:1] in SEPARATORS else "."
     return rf"(?={re.escape(mark)}|$)"
 
@@ -180,7 +180,7 @@ def _word(theirs: str, ours: str) -> Rule:
 
 
 def _first_word(kind: Kind) -> Rule:
-    """The beginning of a name without a number, which others may have, too."""
+    """The beginning of a name without a number, which other names may share."""
     theirs, ours = _text(kind.candidate), _text(kind.reference)
     while theirs and ours and theirs[-1] == ours[-1] and theirs[-1] not in SEPARATORS:
         theirs, ours = theirs[:-1], ours[:-1]

@@ -1,7 +1,7 @@
-"""What was learned, as a rules file says it: rules where a renaming explains it, maps where a map is needed.
+"""Writing what was learned to a rules file: rules where a renaming explains it, maps where not.
 
-The pairs must be the same. So the rules are tried on both dumps: a pair that they lack is given by the map that was
-learned, a layer that they pair beyond that is no longer renamed, and where all else fails only maps are left.
+The file must give the same pairs. So its rules are tried on both dumps: a pair that is missing gets the map that was
+learned, a layer that is paired wrongly is no longer renamed, and if all else fails only maps remain.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _RulesFileBuilder:
     """Layers of the candidate without a partner that rules would give one by their names."""
 
     def rules(self) -> RulesFile:
-        """The rules under which the pairs are the same; of several that were tried, those with fewest differences."""
+        """The rules that give the same pairs; among several tried, those with the fewest differences."""
         best: tuple[int, RulesFile] | None = None
         blocked: set[str] = set()
         narrowed: set[MapRule] = set()
@@ -69,7 +69,7 @@ class _RulesFileBuilder:
 
     @cached_property
     def wanted(self) -> set[Key]:
-        """The pairs that there must be."""
+        """The pairs that the rules must give."""
         return {_key(pair.reference, pair.candidate) for pair in self.alignment.pairs}
 
     @cached_property
@@ -89,9 +89,10 @@ class _RulesFileBuilder:
     # --- maps --------------------------------------------------------------------------------------------
 
     def _with_maps(self, rules: tuple[Rule, ...], narrowed: set[MapRule], placed_first: Iterable[MapRule]) -> RulesFile:
-        """With the maps for what rules alone do not pair; those that would pair too much for one layer each.
+        """Add maps for what rules alone do not pair.
 
-        ``placed_first`` are maps of pairs that names make, unless a map comes before them.
+        A map in ``narrowed`` would pair too much, so it is written layer by layer. ``placed_first`` are maps of pairs
+        that names would take, unless a map comes before them.
         """
         file = replace(self.own, rules=(*self.own.rules, *rules))
         lacking = self.wanted - self._pairs(file).keys()
@@ -117,7 +118,7 @@ class _RulesFileBuilder:
 
     @cached_property
     def _reach(self) -> dict[MapRule, dict[Key, tuple[Entry, Entry]]]:
-        """What each map that was learned could pair."""
+        """What each learned map could pair."""
         plan = AlignmentPlan.for_dumps(self.reference, self.candidate, self.own)
         sides = Index(self.reference, plan.rules, "reference"), Index(self.candidate, plan.rules, "candidate")
         return {rule: {_key(r, c): (r, c) for r, c in resolve_map(rule, *sides)} for rule in self._made}
@@ -128,7 +129,7 @@ class _RulesFileBuilder:
                 yield MapRule(_label(ours), _label(theirs), every=False, if_fits=not self._fits_everywhere(rule))
 
     def _as_learned(self, rule: MapRule) -> MapRule:
-        """A map that does what it did when it was learned: no more layers, and only where the shapes fit."""
+        """A map that does what it did when it was learned: no more layers, and only if the shapes fit."""
         return replace(rule, every="{" in rule.reference, if_fits=not self._fits_everywhere(rule))
 
     def _fits_everywhere(self, rule: MapRule) -> bool:
@@ -138,7 +139,7 @@ class _RulesFileBuilder:
 
     @property
     def _namesakes(self) -> tuple[Rule, ...]:
-        """Rules that take a name from those that have it and are something else."""
+        """Rules that take a name away from layers that have it and are something else."""
         layers = sorted({one.layer for one in self.learned.namesakes} | self._unpaired_layers)
         return tuple(Rule("candidate", f"^{re.escape(layer)}$", apart(layer).replace("\\", r"\\")) for layer in layers)
 
@@ -149,13 +150,13 @@ class _RulesFileBuilder:
         return Renamings(names, self._rewriting).find()
 
     def _targets(self, blocked: set[str]) -> tuple[dict[str, str], dict[str, str]]:
-        """The names that layers of the candidate should get, and those that they have, by names, already."""
+        """The names that layers of the candidate should get, and those that they already have by their names."""
         found: dict[str, set[str]] = defaultdict(set)
         outputs = {
             pair.candidate.layer for pair in self.alignment.pairs if _is_plain(pair) and not pair.candidate.is_input
         }
         for pair in self.alignment.pairs:
-            if _is_plain(pair) and pair.candidate.layer in outputs:  # what is fused is not what one of its parts is
+            if _is_plain(pair) and pair.candidate.layer in outputs:  # a fused layer must not be named after one part
                 found[pair.candidate.layer].add(self._canonical[pair.reference.layer])
         before = self._rewriting(())
         clear = {layer: names.pop() for layer, names in found.items() if len(names) == 1}

@@ -1,1 +1,1 @@
-"""Names that mislead: which names the values refute, and which tensors only the candidate has."""
+"""Names that mislead: pairs of names that the values refute, and tensors that only the candidate has."""

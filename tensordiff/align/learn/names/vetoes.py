@@ -1,11 +1,10 @@
-"""Vetoes: names that pair two tensors although the values say that another is meant.
+"""Vetoes: names that pair two tensors although the values show that another one is meant.
 
-A name loses where a learned rule pairs its entry otherwise, what the names pair is refuted, and what is computed from
-it agrees, so that it is no error but another name. Two layers that each give what the other should look like an error:
-their names lose only where a layer that gets one of their tensors is given the right one. Beyond the first error, where
-nothing is equal, a name loses where the rule's partner resembles the entry far more, or where its word means something
-else in all layers that are healthy. Where two sides count the same blocks differently, every rule of these blocks wins
-against equal numbers.
+A name loses if a learned rule pairs its entry differently, values refute what the names pair, and what is computed from
+it agrees, so that it is another name and not an error. Two layers whose outputs are swapped look like an error: their
+names lose only if a layer that gets one of their tensors gets the right one. Beyond the first error, where nothing is
+equal, a name loses if the rule's partner resembles the entry far more, or if its word means something else in all
+healthy layers. If two sides count the same blocks differently, every rule of these blocks wins against equal numbers.
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ from tensordiff.align.rules.tables import MapRule
 from tensordiff.dump.model import Entry
 
 _LEAST, _FAR, _NEARER = 0.5, 0.5, 0.8
-"""How alike a rule's partner must be, and which part of the named one's distance it may be away; or, of one that is
-likely another tensor."""
+"""How alike a rule's partner must be, and the share of the named one's distance that it may have; the last is for a
+named one that is probably another tensor."""
 _AGREE_AFTER = 6
-"""How many tensors must agree after a layer, that it is healthy: an error spoils what follows."""
+"""How many tensors must agree after a layer for it to be healthy: an error spoils what follows."""
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*")
 
 
 @dataclass(eq=False)
 class Vetoes:
-    """What speaks against names."""
+    """The evidence against names."""
 
     evidence: Evidence
-    """What is equal; ``matches`` goes on to what is likely the same."""
+    """What is equal; ``matches`` goes on to what is probably the same."""
     matches: NodeMatches
     alignment: Alignment
     _read: dict[int, Fingerprint | None] = field(default_factory=dict)
 
     def find_foreign_words(self) -> None:
-        """Leave out the layers of the candidate whose word means, wherever all is healthy, what the reference lacks."""
+        """Exclude the candidate's layers whose word, wherever all is healthy, means what the reference lacks."""
         if not self.evidence.candidate.index.dump.ordered:
-            return  # nothing says what came after what
+            return  # the order of the layers is not known
         ends = sorted(self._proven_positions(1))
         unweighted = {id(node) for node in UnweightedNorms(self.evidence, self.matches).nodes()}
         self.matches.foreign |= unweighted
@@ -78,7 +77,7 @@ class Vetoes:
         return bool(pairs) and all(self.evidence.are_different(a, b) for a, b in pairs)
 
     def _is_other_call(self, ours: Node, theirs: Node) -> bool:
-        """Whether another call of a layer that several share is given what the reference's is."""
+        """Whether another call of a shared layer gets what the reference's call gets."""
         given = [self.evidence.of_entry.get(id(entry)) for entry in ours.inputs]
         proofs = [one for one in given if one is not None and one.is_proof]
         calls = {self.matches.node_of[id(item.entry)].call for one in proofs for item in one.members[1]
@@ -93,7 +92,7 @@ class Vetoes:
     def agrees_after(self, entry: Entry) -> bool:
         """Whether what is computed from an entry is proven to be the same.
 
-        Where nothing is seen to get it: whether anything is, after its module has ended.
+        If no layer is seen to get it: whether anything is proven after its module has ended.
         """
         node, one = self.matches.node_of.get(id(entry)), self.evidence.of_entry.get(id(entry))
         if node is None or one is None:
@@ -103,7 +102,7 @@ class Vetoes:
 
     def _is_before_proven(self, node: Node) -> bool:
         """Whether anything is proven that comes after a node's module."""
-        is_ordered = self.evidence.reference.index.dump.ordered  # else nothing says what came after what
+        is_ordered = self.evidence.reference.index.dump.ordered  # otherwise positions mean nothing
         return is_ordered and (node.parent or node).position < self._last_proven(0)
 
     def _computed_from(self, one: ValueClass) -> list[Entry]:
@@ -114,7 +113,7 @@ class Vetoes:
     def _is_given_by_name(self, one: ValueClass) -> bool:
         """Whether a layer gets a tensor, or what is made from it, on both sides under the same name.
 
-        Of two layers that an error has swapped, what gets the tensor of one is given that of the other.
+        If an error has swapped two layers, what gets the tensor of one gets that of the other on the other side.
         """
         left, seen = [one], {id(one)}
         while left:
@@ -136,9 +135,10 @@ class Vetoes:
         return partner is not None and any(partner is item.entry for item in one.members[1])
 
     def _has_lost_its_name(self, entry: Entry) -> bool:
-        """Whether both sides have a tensor, likely, that names pair right nowhere, as one swapped with another."""
-        # Not ``self.evidence``, which has what is equal: beyond the first error nothing is, and two that are swapped
-        # there are found only by what is likely the same. That is enough here, where a yes can only spare a name.
+        """Whether both sides probably have a tensor that names pair correctly nowhere, as one swapped with another."""
+        # Not ``self.evidence``, which has what is equal: beyond the first error nothing is, and two swapped tensors
+        # there are found only by what is probably the same. That is enough here, since a yes can only spare a name.
+
         one = self.matches.evidence.of_entry.get(id(entry))
         if one is None or one.is_weak or not one.is_shared:
             return False
@@ -172,12 +172,12 @@ class Vetoes:
         return partners | {id(pair.candidate): pair.reference for pair in plain}
 
     def beats_names(self, rule: GeneralRule) -> bool:
-        """Whether names pair the entries otherwise in every layer that supports a rule, and are refuted there."""
+        """Whether, in every layer that supports a rule, names pair the entries differently and are refuted."""
         against = [self._pair_contradicts_names(pair) for pair in rule.proven or rule.pairs]
         return any(against) and None not in against
 
     def _pair_contradicts_names(self, pair: LearnedPair) -> bool | None:
-        """Whether names pair what a learned pair is made of otherwise; None where values leave that possible."""
+        """Whether names pair the parts of a learned pair differently; None if values leave that possible."""
         ours, theirs = pair.reference.parts, pair.candidate.parts
         if len(ours) == len(theirs) == 1:
             return self._contradicts_names(ours[0], theirs[0])
@@ -195,7 +195,7 @@ class Vetoes:
         return prints[0] is not None and prints[1] is not None and view_between(prints[0], prints[1]) is None
 
     def _contradicts_names(self, ours: Entry, theirs: Entry) -> bool | None:
-        """Whether names pair an entry with another than a rule does; None where values leave that possible."""
+        """Whether names pair an entry with another than a rule does; None if values leave that possible."""
         named = self.named.get(id(ours), theirs), self.named.get(id(theirs), ours)
         if named[0] is theirs and named[1] is ours:
             return False
@@ -212,7 +212,7 @@ class Vetoes:
         return True if all(self._is_less_alike(a, b, rival) for a, b in others) else None
 
     def _is_other_name(self, ours: Entry, theirs: Entry, named: tuple[Entry, Entry]) -> bool:
-        """Whether two entries, of which names pair one or both with others, have other names and are no error."""
+        """Whether two entries that names pair with others have different names, rather than an error."""
         one, node, other = self.evidence.of_entry[id(ours)], *(self.matches.node_of[id(e)] for e in (ours, theirs))
         others = _other_partners(ours, theirs, named)
         if (node.is_shared or other.is_shared) and len(others) == 1:
@@ -222,14 +222,14 @@ class Vetoes:
         return any(map(self._is_proven, self._computed_from(one)))
 
     def _is_renamed(self, ours: Entry, theirs: Entry, named: Entry) -> bool:
-        """Whether a rule pairs two calls that are matched, and names another call of the same layer."""
+        """Whether a rule pairs two matched calls, while names pair another call of the same layer."""
         node, other, third = (self.matches.node_of.get(id(entry)) for entry in (ours, theirs, named))
         if node is None or third is None or third is other or self.matches.of_reference.get(id(node)) is not other:
             return False
         return self._is_other_call(node, third)
 
     def _is_call_of_other(self, ours: Entry, theirs: Entry, named: Entry) -> bool:
-        """Whether a rule pairs two calls that are matched, and names pair that call with a layer that has another."""
+        """Whether a rule pairs two matched calls, while names pair that call with a layer that has another."""
         node, other, third = (self.matches.node_of.get(id(entry)) for entry in (ours, theirs, named))
         if other is None or third is None or third is node or self.matches.of_candidate.get(id(other)) is not node:
             return False
@@ -243,7 +243,7 @@ class Vetoes:
         return self._alike(ours, named) > self._alike(ours, theirs)
 
     def _is_less_alike(self, ours: Entry, theirs: Entry, rival: float) -> bool:
-        """Whether names pair two tensors of which one resembles another far more, or of which one has no partner."""
+        """Whether names pair two tensors one of which resembles another far more, or has no partner at all."""
         if self._is_foreign(self.matches.node_of.get(id(theirs))):
             return rival >= _LEAST
         nearer = _NEARER if self.matches.evidence.are_different(ours, theirs) else _FAR
@@ -254,7 +254,7 @@ class Vetoes:
         return alike(found[0], found[1]) if found[0] is not None and found[1] is not None else 0.0
 
     def _print_of(self, entry: Entry) -> Fingerprint | None:
-        """An entry's fingerprint; only a sample of all was read before, and the others are read once."""
+        """An entry's fingerprint. Only a sample of all entries was read before; the others are read once."""
         if id(entry) not in self._read:
             self._read[id(entry)] = self.evidence.print_of(entry) or fingerprint(entry)
         return self._read[id(entry)]
@@ -262,7 +262,7 @@ class Vetoes:
     # --- numbering -------------------------------------------------------------------------------------
 
     def with_numbering(self, rules: Iterable[LearnedRule], blocks: Mapping[Block, Block]) -> tuple[LearnedRule, ...]:
-        """Rules that all beat names where the two sides count the same blocks differently."""
+        """Make all rules beat names if the two sides count the same blocks differently."""
         offsets = {(ours[0], theirs[0], theirs[1] - ours[1]) for ours, theirs in blocks.items()}
         clear = {one for one in offsets if one[2] and sum(one[:2] == other[:2] for other in offsets) == 1}
         clear -= self._offsets_by_name  # rules of the user's count already

@@ -1,6 +1,6 @@
-"""Entries of matched nodes: which port is which, first by value, then by name, then where shapes leave one choice.
+"""Entries of matched nodes: which port is which, first by value, then by name, then if shapes leave one choice.
 
-Two ports that both have a name of their own, and not the same, are never paired unless values prove it.
+Two ports with proper names that differ are never paired unless values prove it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_one_token(part: Entry, whole: Entry) -> bool:
 
 
 def _is_of_one_token(node: Node) -> bool:
-    """Whether all numbers that go in and come out are of one token: a weight beside tokens is none of them."""
+    """Whether all float inputs and outputs have one token; with a weight among them, that is not so."""
     try:
         specs = [entry.spec for entry in (*node.inputs, *node.outputs)]
     except (DumpError, AlignError):
@@ -48,7 +48,7 @@ def _is_of_one_token(node: Node) -> bool:
 
 
 def _has_batch_of_one(ours: Entry, theirs: Entry) -> bool:
-    """Whether one tensor is another in a batch of its own: [1, S, H] and [S, H]."""
+    """Whether one tensor is another with a batch of one: [1, S, H] and [S, H]."""
     try:
         return len(ours.spec.shape) > 2 and ours.spec.shape == (1, *theirs.spec.shape)
     except (DumpError, AlignError):
@@ -71,7 +71,7 @@ def _is_sum_of(entry: Entry, a: Entry, b: Entry) -> bool:
 
 
 class Formula(NamedTuple):
-    """An entry, or what is computed from several."""
+    """An entry, or an expression of several."""
 
     parts: tuple[Entry, ...]
     template: str = "{0}"
@@ -95,7 +95,7 @@ class LearnedPair(NamedTuple):
 
     @property
     def is_sum(self) -> bool:
-        """Whether one side has a tensor whole that the other carries in two parts."""
+        """Whether one side has a tensor whole that the other passes on in two parts."""
         return _SUM in (self.reference.template, self.candidate.template)
 
 
@@ -121,7 +121,7 @@ class PortPairs:
         for ours, theirs in ports:
             for a, b in self._proven(ours, theirs):
                 self._take(a, b, is_proven=True)
-        for one, other in matched:  # a norm that adds the residual gives its sum, too
+        for one, other in matched:  # a norm that adds the residual also returns the sum
             for a, b in self._proven(self._free(one.inputs), self._free(other.outputs)):
                 self._take(a, b, is_proven=True)
         for ours, theirs in ports:
@@ -133,7 +133,7 @@ class PortPairs:
         return self.pairs
 
     def _pair_last_tokens(self) -> None:
-        """Calls of one layer, of which one is matched and another is given the last token alone."""
+        """Pair calls of one layer, one of which is matched while another gets only the last token."""
         for node in self.matches.candidate:
             ours = self._partner_of_other_call.get(node.layer)
             if ours is None or id(node) in self.matches.of_candidate or not _is_of_one_token(node):
@@ -147,7 +147,10 @@ class PortPairs:
                         self.used.add(id(theirs))
 
     def pair_copies(self, pairs: Iterable[LearnedPair]) -> Iterator[LearnedPair]:
-        """What a matched node gives on, on both sides, of a tensor that has a pair: a model gives its head's logits."""
+        """Pair tensors that matched nodes pass on, on both sides, if the tensor has a pair.
+
+        A model, for example, returns the logits of its head.
+        """
         plain = (pair for pair in pairs if len(pair.reference.parts) == 1 and pair.candidate.template == "{0}")
         of_candidate = {id(pair.candidate.parts[0]): pair for pair in plain}
         for node in self.matches.candidate:
@@ -168,10 +171,10 @@ class PortPairs:
 
     @cached_property
     def _partner_of_other_call(self) -> dict[str, Node]:
-        """The partner of a layer that is called several times, by its name; of its last call that has one.
+        """The partner of a layer that is called several times, by its name: that of its last call with a partner.
 
-        Functions of a tensor library, as ``Tensor.__mul__``, are called by many layers: what one call is given says
-        nothing of another.
+        Functions of a tensor library, such as ``Tensor.__mul__``, are called by many layers: the input of one call says
+        nothing about another. These are left out.
         """
         found: dict[str, Node] = {}
         others: set[str] = set()
@@ -204,12 +207,12 @@ class PortPairs:
                 yield a, b
 
     def _is_same(self, ours: Entry, theirs: Entry) -> bool:
-        """Whether two ports of matched nodes are the same; here values that are equal by chance elsewhere count too."""
+        """Whether two ports of matched nodes are the same; here, values that may be equal by chance count, too."""
         one = self.evidence.of_entry.get(id(ours))
         return one is not None and one is self.evidence.of_entry.get(id(theirs))
 
     def _pair_sums(self, ours: list[Entry], theirs: list[Entry]) -> None:
-        """What one side carries apart, a result and its residual, and the other adds."""
+        """Pair what one side passes on separately (a result and its residual) and the other adds."""
         for side, whole, apart in ((0, ours, theirs), (1, theirs, ours)):
             for entry in self._free(whole):
                 for a, b in combinations(self._free(apart), 2):
@@ -222,14 +225,14 @@ class PortPairs:
                         break
 
     def _is_sum_on_one_side(self, entry: Entry, a: Entry, b: Entry, side: int) -> bool:
-        """Whether two tensors, that an error may have changed, add up on the side that has their sum."""
+        """Whether two tensors, which an error may have changed, add up on the side that has their sum."""
         first, second = (self.evidence.counterpart(one, side) for one in (a, b))
         return first is not None and second is not None and _is_sum_of(entry, first.entry, second.entry)
 
     def _pair_unproven(self, ours: list[Entry], theirs: list[Entry], *, by_name: bool) -> None:
         fits = [(a, b) for a in ours for b in theirs if could_be_same(a, b)]
         for a, b in fits:
-            # Of two outputs one may be what another layer gives as its only one, so all that have the shape count.
+            # One of two outputs may be what another layer has as its only one, so all of that shape are counted.
             peers = len({id(y) for x, y in fits if x is a}), len({id(x) for x, y in fits if y is b})
             has_name = port_of(a.port) == port_of(b.port)
             is_clear = peers[0] == peers[1] if by_name else peers == (1, 1) and (a.is_input or len(ours) == len(theirs))
@@ -254,7 +257,7 @@ class PortPairs:
     # --- what is proven, though its layer has no partner ------------------------------------------------
 
     def pair_across(self) -> list[LearnedPair]:
-        """An output that the other side has only as an input, and inputs of layers that one side fuses."""
+        """Pair outputs that the other side has only as inputs, and inputs of layers that one side fuses."""
         before, blocks = len(self.pairs), self.matches.blocks()
         self._pair_across(blocks)
         return self.pairs[before:]
@@ -271,7 +274,7 @@ class PortPairs:
                 self._pair_last_ids(one)
 
     def _pair_last_ids(self, one: ValueClass) -> None:
-        """Integers that both sides have, as the tokens that a model is given, where one entry of each side is left."""
+        """Pair integers that both sides have, like the tokens a model gets, if one entry of each side is left."""
         ours, theirs = (self._free(item.entry for item in some) for some in one.members)
         is_clear = len(ours) == len(theirs) == 1 and len(np.unique(one.head.sample)) >= _FEW_IDS
         if is_clear and one.head.tolerance == 0.0 and not are_named_apart(ours[0], theirs[0]):
@@ -292,7 +295,7 @@ class PortPairs:
     # --- a second partner ------------------------------------------------------------------------------
 
     def pair_second_sums(self) -> list[LearnedPair]:
-        """Parts that travel apart of a sum that is there whole, too, and has a pair already."""
+        """Pair the parts of a sum that is also there whole and has a pair already."""
         before = len(self.pairs)
         for ours in self.matches.reference:
             other = self.matches.of_reference.get(id(ours))
@@ -309,8 +312,10 @@ class PortPairs:
         return taken
 
     def pair_second_partners(self) -> list[LearnedPair]:
-        """What is left of the candidate where the partner has a pair already: a result that is the next layer's input.
-        The reference stands in a view, so that it may be in several pairs; where shapes need none, the first pair is
+        """Pair what is left of the candidate with entries that already have a pair: a result that is the next layer's
+        input.
+
+        The reference is put in a view, so that it may be in several pairs; if shapes need no view, the first pair is
         enough.
         """
         before, blocks = len(self.pairs), self.matches.blocks()
@@ -327,7 +332,10 @@ class PortPairs:
         return self.pairs[before:]
 
     def _may_be_second_partner(self, ours: Entry, theirs: Entry, blocks: dict[Block, Block]) -> bool:
-        """A layer's input is no second partner of an output: it would be blamed in that one's place."""
+        """Whether an entry may be a second partner of another.
+
+        An input may not be one of an output: it would be blamed in the output's place.
+        """
         nodes = self.matches.node_of[id(ours)], self.matches.node_of[id(theirs)]
         is_later = theirs.is_input and not ours.is_input
         return not is_later and _has_batch_of_one(ours, theirs) and fits_blocks(nodes[0], nodes[1], blocks)
@@ -347,7 +355,7 @@ class PortPairs:
         self.used |= {id(part) for part in candidate.parts}
 
     def _preference(self, a: Entry, b: Entry, blocks: dict[Block, Block]) -> tuple[object, ...]:
-        """Sort key: the same direction, the same block, names that are alike."""
+        """Sort key: the same direction, the same block, similar names."""
         ours, theirs = self.matches.node_of[id(a)], self.matches.node_of[id(b)]
         same_block = (ours.block and blocks.get(ours.block)) == theirs.block
         return a.is_input != b.is_input, a.is_input, not same_block, -likeness(ours.tail, theirs.tail)

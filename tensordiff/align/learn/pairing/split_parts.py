@@ -1,7 +1,7 @@
-"""Parts of a fused tensor, as ``split(qkv, 0, 3)``: how they are written, and which one is left.
+"""Parts of a fused tensor, as ``split(qkv, 0, 3)``: how they are written, and which one remains.
 
-Where an error is in one projection of a fused tensor, the others are equal to their parts of it and that one is not.
-It is the part that is left: an error in it is found only if it is compared.
+If an error is in one projection of a fused tensor, the others equal their parts of it and that one does not. It is the
+part that remains, and its error is found only if it is compared.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tensordiff.errors import AlignError, DumpError
 
 
 def part_template(start: int, width: int, whole: int) -> str:
-    """The formula of a part of a wider tensor."""
+    """The formula for a part of a wider tensor."""
     if whole % width == 0 and start % width == 0:
         return f"split({{0}}, {start // width}, {whole // width})"
     return f"slice({{0}}, -1, {start}, {start + width})"
 
 
 def _columns_of(formula: Formula, width: int) -> range:
-    """Which columns of a tensor a part of it is."""
+    """Which columns of a tensor a part of it takes."""
     whole = formula.parts[0].spec.shape[-1]
     starts = range(0, whole - width + 1, math.gcd(whole, width))
     start = next((start for start in starts if part_template(start, width, whole) == formula.template), None)
@@ -41,14 +41,14 @@ def _shape(entry: Entry) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class RemainingParts:
-    """Finds the one projection that is left of a fused tensor of which all others are proven."""
+    """Finds the one remaining projection of a fused tensor all of whose other parts are proven."""
 
     matches: NodeMatches
     used: Collection[int]
     """Entries that have a pair, by their ids."""
 
     def pairs(self, proven: Iterable[LearnedPair]) -> Iterator[LearnedPair]:
-        """What is left, with what is left of the fused tensor."""
+        """Pairs of what remains with the rest of the fused tensor."""
         parts: dict[tuple[int, int], list[tuple[Entry, Formula]]] = defaultdict(list)
         for pair in proven:
             for side, own, other in ((0, pair.reference, pair.candidate), (1, pair.candidate, pair.reference)):
@@ -61,7 +61,7 @@ class RemainingParts:
                 yield LearnedPair(*(left if side == 0 else left[::-1]), is_proven=False)
 
     def _remaining_part(self, known: Sequence[tuple[Entry, Formula]], side: int) -> tuple[Formula, Formula] | None:
-        """The entry that is left and its part of the fused tensor, if there is one alone of each."""
+        """The remaining entry and its part of the fused tensor, if there is exactly one of each."""
         fused = known[0][1].parts[0]
         whole = fused.spec.shape[-1]
         taken = {at for entry, formula in known for at in _columns_of(formula, entry.spec.shape[-1])}
@@ -75,7 +75,10 @@ class RemainingParts:
         return Formula((fitting[0],)), Formula((fused,), part_template(left[0], len(left), whole))
 
     def _neighbours(self, entries: Sequence[Entry], side: int) -> Iterator[Entry]:
-        """What other layers give that get what some get, or, where that is not known, are in the same module."""
+        """Outputs of other layers that share an input with the known ones.
+
+        If inputs are not known, those of layers in the same module.
+        """
         own = [self.matches.node_of[id(entry)] for entry in entries]
         given = {id(one) for node in own for one in self._input_tensors(node)}
         modules = {id(node.parent) for node in own if node.parent is not None}
