@@ -1,8 +1,8 @@
-"""Operations whose tensors lie otherwise on the two sides: heads before tokens, or heads not yet split.
+"""Operations whose tensors have another layout on the other side: heads before tokens, or heads not yet split.
 
-Within attention one engine computes on ``[tokens, heads, channels]`` and another on ``[heads, tokens, channels]``. Such
-layouts are proven by values: a view of the reference that gives the candidate's numbers. What is proven for two shapes
-is taken for the other operations of these shapes too, since behind the first error no values can prove it.
+Within attention, one engine computes on ``[tokens, heads, channels]`` and another on ``[heads, tokens, channels]``.
+Such layouts are proven by values: a view of the reference that gives the candidate's numbers. What is proven for two
+shapes is used for the other operations of these shapes, too, since behind the first error no values can prove it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Layouts:
         self._stats: dict[int, ValueStats] = {}
 
     def view(self, reference: Entry, candidate: Entry) -> str | None:
-        """The view of the reference that gives the candidate's values; None where there is none, or none is needed."""
+        """The view of the reference that gives the candidate's values; None if there is none, or none is needed."""
         key = id(reference), id(candidate)
         if key not in self._tried:
             self._tried[key] = view = self._proven_view(reference, candidate)
@@ -46,7 +46,7 @@ class Layouts:
         return self._tried[key]
 
     def is_same(self, reference: Entry, candidate: Entry) -> bool:
-        """Whether two tensors hold the same values, in whatever layout; of huge ones only mean and size are asked."""
+        """Whether two tensors hold the same values, in any layout; for huge tensors only mean and RMS are compared."""
         key = id(reference), id(candidate)
         if key not in self._same:
             try:
@@ -69,7 +69,7 @@ class Layouts:
         return self.view(reference, candidate) is not None
 
     def in_layout(self, reference: Entry, candidate: Entry) -> Entry:
-        """The reference in the candidate's layout, where that is another and is known."""
+        """The reference in the candidate's layout, if that differs and is known."""
         try:
             shapes = reference.spec.shape, candidate.spec.shape
             view = self.view(reference, candidate)
@@ -80,7 +80,10 @@ class Layouts:
         return reference if view is None else viewed(reference, view)
 
     def _view_proven_for_shapes(self, reference: Entry, candidate: Entry) -> str | None:
-        """The view proven for such shapes. As many heads as tokens may stand in either order: the nearer counts."""
+        """The view proven for such shapes.
+
+        With as many heads as tokens either order is possible, and the closer one is taken.
+        """
         shapes = reference.spec.shape, candidate.spec.shape
         view = self._proven.get(shapes)
         if view is None or _without_ones(shapes[0]) != _without_ones(shapes[1]):
@@ -118,7 +121,7 @@ class Layouts:
 
 
 def _may_be_transposed(ours: Shape, theirs: Shape) -> bool:
-    """Whether one shape may be the other with its dimensions in another order, or with its heads split."""
+    """Whether one shape may be the other with its dimensions permuted, or with its heads split."""
     a, b = _without_ones(ours), _without_ones(theirs)
     if sorted(a) == sorted(b):
         return 2 <= len(a) <= 4 and (a != b or len(set(a)) < len(a))

@@ -1,15 +1,15 @@
 """Pairing the operations of two runs, which are named by their number: ``layer/op_03_aten.mm``.
 
-If one side runs one operation more, all later numbers are shifted. So the two sequences are aligned at the least
-cost (as edit distance does): the same operation with the same shape costs nothing if its values are alike;
-other values, another shape, another operation and an operation without partner cost more and more. What gives another
-number of elements is not the same operation, whatever its name. An operation
-in the place of another (gelu for silu) is paired with it where both got the same inputs: there the two sides part.
-Tensors whose heads are transposed on one side count as alike where their values prove it (``operation_layouts``).
+If one side runs one operation more, all later numbers are shifted. So the two sequences are aligned at the least cost,
+as edit distance does. The same operation with the same shape costs nothing if its values are alike; other values,
+another shape, another operation and an operation without a partner cost more and more. An operation whose output has
+another number of elements is not the same operation, whatever its name. An operation that replaces another (gelu for
+silu) is paired with it if both got the same inputs: that is where the two sides diverge. Tensors whose heads are
+transposed on one side count as alike if their values prove it (``operation_layouts``).
 
-Engines run what does not depend on each other in an order of their own: llama.cpp computes values before keys. So the
-order is a guess, which values overrule: operations that were paired with other values, or with none, are paired where
-their values are the same, whatever their place. Only then is what is left paired in its order.
+Engines choose the order of independent operations: llama.cpp computes values before keys. So the order is a guess,
+which values overrule: operations that were paired with other values, or not at all, are paired with those that hold the
+same values, wherever they are. Only then is the rest paired in order.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _VIEWS = frozenset({
     "view", "unsafe_view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "expand", "slice", "select",
     "split", "alias", "detach", "clone",
 })  # fmt: skip
-"""Operations that compute nothing, or only move what is there: several of them hold the same values."""
+"""Operations that compute nothing, or only move data: several of them hold the same values."""
 _COPIES = frozenset({"cont", "contiguous", "cpy", "copy", "copy_", "dup", "set_rows"})
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "mul_mat", "linear", "gemm"})
 _FIRST_OUTPUTS = {"output": "output_0", "output_0": "output"}
-"""What an operation gives, or gives first, where the other side's gives one thing or several."""
+"""The port of the only output, and that of the first of several: two engines may differ in which they have."""
 _MAX_CELLS = 1 << 22
 _MAX_READ = 1 << 16  # elements of an output that are looked at
 
@@ -60,13 +60,13 @@ class Operation:
 
     @cached_property
     def kind(self) -> str:
-        """What it computes, by the same word for every engine: ``product`` for ``aten.mm`` and for ``MUL_MAT``."""
+        """What it computes, in one vocabulary for all engines: ``product`` for ``aten.mm`` and for ``MUL_MAT``."""
         word = _word(self.name)
         return "product" if word in _PRODUCTS else "view" if word in _VIEWS else word
 
     @cached_property
     def outputs(self) -> tuple[Entry, ...]:
-        """Its outputs; its inputs, where no output was written."""
+        """Its outputs; its inputs if no output was written."""
         return tuple(entry for entry in self.entries if not entry.is_input) or self.entries
 
     @cached_property
@@ -86,7 +86,7 @@ class Operation:
 
 
 def _shapes(entries: Sequence[Entry]) -> tuple[Shape, ...]:
-    """Shapes of some entries; none where a header cannot be read."""
+    """Shapes of some entries; empty if a header cannot be read."""
     try:
         return tuple(entry.spec.shape for entry in entries)
     except DumpError:
@@ -125,25 +125,25 @@ def is_operation(layer: str) -> bool:
 
 
 def computes(layer: str) -> bool:
-    """Whether a layer is an operation that computes something, and does not only move what is there."""
+    """Whether a layer is an operation that computes something, rather than one that only moves data."""
     parts = parse_operation(layer)
     return parts is not None and parts.kind == "op" and _word(parts.name) not in _VIEWS | _COPIES
 
 
 def operation_name(layer: str) -> str:
-    """What an operation is called by its engine, ``aten.mm``; empty for what is none."""
+    """An operation's name in its engine, such as ``aten.mm``; empty for any other layer."""
     parts = parse_operation(layer)
     return "" if parts is None else parts.name
 
 
 def layer_of_operation(layer: str) -> str:
-    """The layer that an operation is within; empty for what is none."""
+    """The layer that an operation is within; empty for any other layer."""
     parts = parse_operation(layer)
     return "" if parts is None else parts.layer
 
 
 def operation_number(layer: str) -> int:
-    """Its place among the operations of its layer; -1 for what is none."""
+    """An operation's number within its layer; -1 for any other layer."""
     parts = parse_operation(layer)
     return -1 if parts is None else parts.number
 
@@ -155,8 +155,8 @@ def _word(name: str) -> str:
 def pair_operations(reference: Index, candidate: Index) -> Iterator[tuple[Entry, Entry]]:
     """The pairs of two dumps of operations, layer by layer.
 
-    If each dump has the operations of one layer, those are paired whatever the layer is called: whoever compares them
-    says that it is the same one.
+    If each dump has the operations of a single layer, those are paired whatever the layer is called: whoever compares
+    them says that it is the same layer.
     """
     ours, theirs, layouts = _operations(reference), _operations(candidate), Layouts()
     only = _only_layer(ours), _only_layer(theirs)
@@ -167,7 +167,7 @@ def pair_operations(reference: Index, candidate: Index) -> Iterator[tuple[Entry,
 
 
 def _only_layer(operations: Mapping[Group, list[Operation]]) -> str | None:
-    """The one layer that all are of; None where they are of several, or of none."""
+    """The layer of all operations; None if they belong to several layers, or there are none."""
     layers = {layer for layer, *_ in operations}
     return layers.pop() if len(layers) == 1 else None
 
@@ -187,7 +187,7 @@ def _operations(index: Index) -> Mapping[Group, list[Operation]]:
 
 
 def _pair_ports(ours: Operation, theirs: Operation, layouts: Layouts) -> Iterator[tuple[Entry, Entry]]:
-    """Ports of the same name; of two different operations those inputs that may be the same."""
+    """Ports of the same name; for two different operations, only the inputs that may be the same."""
     ports = {entry.port: entry for entry in theirs.entries}
     for entry in ours.entries:
         other = ports.get(entry.port) or ports.get(_FIRST_OUTPUTS.get(entry.port, ""))
@@ -196,7 +196,7 @@ def _pair_ports(ours: Operation, theirs: Operation, layouts: Layouts) -> Iterato
 
 
 def _may_be_same_input(entry: Entry, other: Entry, both: tuple[Operation, Operation], layouts: Layouts) -> bool:
-    """Whether two inputs may be compared: an operation that gives the same may have been given something else."""
+    """Whether two inputs may be compared: operations with equal outputs may have got different inputs."""
     ours, theirs = both
     if ours.name == theirs.name:
         return _may_be_viewed(_shapes([entry]), _shapes([other]))
@@ -211,7 +211,7 @@ def _pair_sequences(
 ) -> list[tuple[Operation, Operation]]:
     """The pairs of two sequences: by their order, unless values say otherwise; in the order of the first."""
     pairs = align_operations(ours, theirs, layouts)
-    # A view that holds what the other side computed is kept only where what computed it is not found.
+    # A view that is paired with a computation is kept only if no computation with the same values is found.
     proven = [(a, b) for a, b in pairs if (a.kind == "view") == (b.kind == "view") and _is_proven(a, b, layouts)]
     if len(ours) * len(theirs) <= _MAX_CELLS:
         proven += _out_of_order(_without(ours, proven, 0), _without(theirs, proven, 1), layouts)
@@ -234,7 +234,7 @@ def _without(
 def _out_of_order(
     ours: Sequence[Operation], theirs: Sequence[Operation], layouts: Layouts
 ) -> Iterator[tuple[Operation, Operation]]:
-    """Pairs of operations that gave the same values, wherever they stand; a view is no partner of what computes."""
+    """Pairs of operations with equal output values, wherever they stand; a view is no partner of a computation."""
     free = list(ours)
     for b in theirs:
         fitting = (a for a in free if a.kind == b.kind or "view" not in (a.kind, b.kind))
@@ -247,7 +247,7 @@ def _out_of_order(
 def _last_operations(
     ours: Sequence[Operation], theirs: Sequence[Operation], pairs: Sequence[tuple[Operation, Operation]]
 ) -> Iterator[tuple[Operation, Operation]]:
-    """The last operations that compute something, if they are left: both give what the layer gives, right or wrong."""
+    """Pair the last operations that compute something, if left: both give the layer's output, right or wrong."""
     a, b = (next((one for one in reversed(side) if one.kind != "view"), None) for side in (ours, theirs))
     if a is None or b is None or (a.name != b.name and not _are_equivalent(a, b)):
         return
@@ -256,20 +256,20 @@ def _last_operations(
 
 
 def _are_equivalent(ours: Operation, theirs: Operation) -> bool:
-    """Whether two engines' operations are of one kind and size: torch has a batch of one where llama.cpp has none."""
+    """Whether operations of two engines are of one kind and size: torch has a batch of one where llama.cpp has none."""
     sizes = ([[size for size in shape if size != 1] for shape in one.shapes] for one in (ours, theirs))
     return ours.kind == theirs.kind and next(sizes) == next(sizes)
 
 
 def _is_proven(ours: Operation, theirs: Operation, layouts: Layouts) -> bool:
-    """Whether two operations gave the same."""
+    """Whether two operations gave the same output."""
     return layouts.is_same(ours.outputs[0], theirs.outputs[0])
 
 
 def align_operations(
     ours: Sequence[Operation], theirs: Sequence[Operation], layouts: Layouts
 ) -> list[tuple[Operation, Operation]]:
-    """The pairs of the alignment of two sequences that costs least."""
+    """The pairs of the cheapest alignment of two sequences."""
     if len(ours) * len(theirs) > _MAX_CELLS:
         return [pair for pair in zip(ours, theirs, strict=False) if cost(*pair, layouts) < _UNPAIRED]
     # least[i][j]: the least cost of aligning the first i with the first j.
@@ -308,8 +308,8 @@ def cost(ours: Operation, theirs: Operation, layouts: Layouts) -> float:
     if shapes and _is_transposed(ours, theirs, layouts):
         return 0.0 if ours.name == theirs.name else other
     if ours.name != theirs.name:
-        # Another name for the same operation needs the same shape and values; another operation in the place of one
-        # needs the same inputs. Likeness is not enough: what was normalized is all alike.
+        # Another name for the same operation needs the same shape and values; a replacement needs the same inputs.
+        # Similar statistics are not enough: all normalized tensors have them.
         if shapes:
             return 3.0
         return (

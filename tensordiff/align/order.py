@@ -1,9 +1,9 @@
 """Execution order: the order of the pairs, and whether both sides ran in the same one.
 
-Some dumps have no order, such as a folder of MAX files. The pairs then take the other side's. If neither
-side has one, it is inferred from the values: an output that is another layer's input was computed before it,
-and a module ends after its parts. Where values say nothing (a residual is added between two layers), the
-usual order of a transformer's parts decides, then the numbers in names.
+Some dumps have no order, such as a folder of MAX files. The pairs then take the other side's. If neither side has one,
+it is inferred from the values: an output that is another layer's input was computed before it, and a module ends after
+its parts. If values do not decide (a residual is added between two layers), the usual order of a transformer's parts
+does, then the numbers in names.
 """
 
 from __future__ import annotations
@@ -53,19 +53,21 @@ def in_execution_order(reference: Dump, candidate: Dump, pairs: Sequence[PairT])
 
 
 def _are_in_order(some: Iterable[Entry], entries: Iterable[Entry]) -> bool:
-    """Whether some entries, none of them computed, stand among all in this order: the usual case, and no dict of a
-    million positions is needed to see it."""
+    """Whether some entries, none of them computed, occur in this order among all.
+
+    This is the usual case, and checking it needs no dict of a million positions.
+    """
     left = iter(entries)
     return all(any(entry is one for entry in left) for one in some)
 
 
 def _sorted(items: Sequence[ItemT], places: list[int]) -> list[ItemT]:
-    """Items by their places, equal ones in their own order."""
+    """Items sorted by their places, equal ones in their own order."""
     return [items[at] for at in sorted_positions(places)]
 
 
 def _with_ties_in_order(pairs: list[PairT], positions: dict[int, int], candidate: Dump) -> list[PairT]:
-    """Pairs of which several end with the same entry of the reference, these in the candidate's order."""
+    """Put pairs that end with the same entry of the reference into the candidate's order."""
     ends = [_position(positions, pair[0]) for pair in pairs]
     if all(a < b for a, b in pairwise(ends)):
         return pairs
@@ -84,13 +86,16 @@ def _positions(entries: Sequence[Entry]) -> dict[int, int]:
 
 
 def _position(positions: dict[int, int], entry: Entry) -> int:
-    """The position of an entry; of an expression, that of its last part."""
+    """The position of an entry; for an expression, that of its last part."""
     position = positions.get(id(entry))
     return position if position is not None else max(positions[id(part)] for part in parts_of(entry))
 
 
 def _without_partial_views(pairs: Sequence[tuple[Entry, Entry, str]]) -> list[tuple[Entry, Entry]]:
-    """Pairs without views of what is also paired whole, such as the last token's logits, which may run at any time."""
+    """Pairs without views of entries that are also paired whole, such as the last token's logits.
+
+    These may run at any time.
+    """
     whole = {id(r) for r, _, _ in pairs}
     return [(r, c) for r, c, _ in pairs if not _is_view_of(r, whole)]
 
@@ -132,7 +137,7 @@ def order_differences(
 
 
 SortKey = tuple[int, list[int], int]
-"""Sort key: step, the rank of each component of the layer's name, call."""
+"""Step, the rank of each component of the layer's name, call."""
 _DIGEST_BYTES = 1 << 12  # bytes at either end of a tensor that go into its digest
 _MAX_ENTRIES = 20_000  # larger dumps are ordered by names alone
 _MIN_ELEMENTS = 16
@@ -151,7 +156,7 @@ def infer_order(dump: Dump) -> tuple[list[Entry], bool]:
 
 @lru_cache(maxsize=1 << 12)
 def _port_key(port: str) -> tuple[object, ...]:
-    """Inputs of a layer stand before its outputs."""
+    """Sort key of a port: inputs of a layer come before its outputs."""
     return not port.startswith("input"), natural_key(port)
 
 
@@ -167,7 +172,7 @@ def _edges_from_values(dump: Dump) -> Iterator[tuple[CallKey, CallKey]]:
     for entry in dump.entries:
         for producer in producers.get(_digest(entry), []) if entry.is_input else []:
             if not _is_inside(entry.layer, producer.layer) and not _is_inside(producer.layer, entry.layer):
-                # What is inside a module cannot run before the module gets its input.
+                # Layers inside a module cannot run before the module gets its input.
                 yield from ((producer.call_key, consumer) for consumer in inside[entry.call_key])
 
 
@@ -186,7 +191,7 @@ def _edges_from_names(calls: Mapping[CallKey, object]) -> Iterator[tuple[CallKey
 
     @cache
     def around(parent: str, step: int, call: int) -> CallKey | None:
-        """The module of that name, or else the next one outwards. Cached, since each of its parts asks."""
+        """The module of that name, or else the next outer one. Cached, since each of its parts asks."""
         for key in (CallKey(parent, step, call), CallKey(parent, step, 1)):
             if key in calls:
                 return key
@@ -220,7 +225,7 @@ def _digest(entry: Entry) -> object:
 
 
 def _topological_order(keys: Mapping[CallKey, SortKey], edges: set[tuple[CallKey, CallKey]]) -> list[CallKey]:
-    """Calls in an order that all edges allow; by their sort keys where edges leave a choice."""
+    """Calls in an order that all edges allow; by their sort keys if edges leave a choice."""
     after: dict[CallKey, list[CallKey]] = defaultdict(list)
     waiting = dict.fromkeys(keys, 0)
     for first, then in edges:

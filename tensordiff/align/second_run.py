@@ -1,9 +1,9 @@
-"""Whether a dump holds a second run: what was left over repeats, under other names, what was compared.
+"""Whether a dump holds two runs: what was left over repeats, under other names, what was compared.
 
 Two runs in one folder (``run_a.layers.0`` and ``run_b.layers.0``) look like one dump of twice as many layers. One of
-them finds its partners, or each finds some, and of the rest nobody knows whether it is right. Their names are the same
-but for how they begin. So are the names of blocks (``layers.0.mlp``, ``layers.1.mlp``): a second run repeats most of
-the dump at once, and not one block of it.
+them finds its partners, or each finds some, and nobody knows whether the rest is right. Their names are the same except
+for their beginning. That is also true of blocks (``layers.0.mlp``, ``layers.1.mlp``), but a second run repeats most of
+the dump at once, not one block of it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tensordiff.errors import printable
 
 _FEWEST_ENTRIES = 2
 _LEAST_SHARE = 0.25
-"""Of a dump: the share that must be left over, and the share of that which must repeat what was compared."""
+"""The share of a dump that must be left over, and the share of that which must repeat what was compared."""
 _EXPLAINED_SHARE = 0.8
-"""Of a dump: the share that two runs explain."""
+"""The share of a dump that two runs must explain."""
 _COMMON_SHARE = 0.1
 _SAMPLE = 256
 _MOST_STARTS = 6
@@ -32,14 +32,14 @@ _Key = tuple[str, str, int]
 
 
 class SecondRun(NamedTuple):
-    """How the names of two runs in one dump begin; the same where one is the second call of everything."""
+    """How the names of two runs in one dump begin; both are empty if the second run consists of second calls."""
 
     first: str
     second: str
 
     @property
     def sentence(self) -> str:
-        """What is so in the dump, after its name."""
+        """The finding in words, to follow the dump's name."""
         if self.first == self.second:
             return "seems to hold two runs, the second as second calls of what ran in the first"
         names = " and ".join(f"{printable(start)}…" if start else "the others" for start in self)
@@ -54,9 +54,9 @@ class SecondRun(NamedTuple):
 
 
 def second_run(side: SideCoverage) -> SecondRun | None:
-    """How names begin in a dump of which what was left over repeats what was compared; None where it holds one run.
+    """The two beginnings of names in a dump that seems to hold two runs; None if it holds one.
 
-    Steps of which nothing was compared are left to others.
+    Steps of which nothing was compared are not considered here.
     """
     steps = {entry.step for entry in side.compared}
     left = [entry for entry in side.left if entry.step in steps]
@@ -78,7 +78,10 @@ def second_run(side: SideCoverage) -> SecondRun | None:
 
 
 def _are_blocks(run: SecondRun, entries: Sequence[Entry]) -> bool:
-    """Whether two beginnings count (``blk.0.``, ``blk.1.``), and nothing within them does, as layers in a run would."""
+    """Whether two beginnings number blocks (``blk.0.``, ``blk.1.``) rather than runs.
+
+    Names within a run have numbers, names within a block do not.
+    """
     first, second = (_NUMBER.sub("0", start) for start in run)
     if first != second:
         return False
@@ -96,12 +99,12 @@ def _key(entry: Entry) -> _Key:
 
 
 def _sampled(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """A few of many, from everywhere."""
+    """A few of many entries, evenly spread."""
     return entries[:: -(-len(entries) // _SAMPLE) or 1]
 
 
 def _common_starts(entries: Sequence[Entry]) -> list[str]:
-    """How names begin, each up to a sign between words, that many have in common; and with nothing."""
+    """Beginnings, up to a separator, that many names share; and the empty one."""
     starts = Counter(
         entry.layer[: cut.end()] for entry in entries for cut in islice(_WORD_END.finditer(entry.layer), _MOST_STARTS)
     )

@@ -1,12 +1,11 @@
 """Suggestions: what an orphan may be, found from the values, and which suggestions become maps.
 
-``Suggester`` yields suggestions as they are found, equal tensors first and then fused ones. Equal tensors at
-several levels of a model (a projection's output is its module's output) are told apart by the inputs of their
-layers.
+``Suggester`` yields suggestions as they are found, equal tensors first and then fused ones. If tensors are equal at
+several levels of a model (a projection's output is its module's output), the inputs of their layers decide.
 
-``accept`` takes those that values prove on every layer they generalize to, with nothing else that fits; a
-single tensor is never enough. ``accept_chosen`` takes what the user chose: for every layer where the values
-prove every layer, or most of them up to the first error, else for that one alone.
+``accept`` takes those that values prove on every layer they generalize to, with nothing else that fits; a single tensor
+is never enough. ``accept_chosen`` takes what the user chose: for every layer, if the values prove every layer, or most
+of them up to the first error; otherwise for that layer alone.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Suggestion:
     rivals: int = 0
     """How many others fit as well."""
     agreeing: int = 0
-    """How many inputs of the two layers agree too."""
+    """How many inputs of the two layers agree, too."""
 
     @property
     def is_only(self) -> bool:
@@ -66,12 +65,12 @@ class Suggestion:
 
     @property
     def confidence(self) -> float:
-        """From 0 to 1; divided among all that fit equally, and 0.05 less where no input of the layers agrees."""
+        """From 0 to 1; divided among all that fit equally, and 0.05 less if no input of the layers agrees."""
         return max(0.0, (1.0 if self.agreeing else 0.95) - self.rel_l2) / (1 + self.rivals)
 
     @cached_property
     def general(self) -> tuple[str, str]:
-        """Both sides for every layer: ``{i}`` in the place of the layer's number."""
+        """Both sides for every layer: ``{i}`` replaces the layer's number."""
         sides = parse(self.reference), parse(self.candidate)
         made = generalize(*sides)
         reference, candidate = made if made != sides else generalize_counts(*sides)
@@ -79,11 +78,11 @@ class Suggestion:
 
 
 class Support(NamedTuple):
-    """What the inputs of two layers say about their outputs being the same."""
+    """What the inputs of two layers say about whether their outputs are the same."""
 
     agreeing: int
     share: float | None
-    """Share of the inputs that agree; None where one of the layers has none."""
+    """Share of the inputs that agree; None if one of the layers has none."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class Suggester:
         theirs = [s for s in self._orphans(self.alignment.candidate_orphans) if id(s.entry) not in done]
         ours = [s for s in self._orphans(self.alignment.reference_orphans) if id(s.entry) not in done]
         whole, split = Fusions(self._outputs_reference, ours), Fusions(self._outputs_candidate, theirs)
-        for find in (Fusions.of, Fusions.slices_of):  # a whole fusion also explains its parts
+        for find in (Fusions.of, Fusions.slices_of):  # in this order: a fusion also explains its parts
             for targets, fusions, swapped in ((theirs, whole, False), (ours, split, True)):
                 for target in (target for target in targets if id(target.entry) not in done):
                     self.tick()
@@ -187,7 +186,7 @@ class Suggester:
     def _fused_suggestion(
         self, target: Fingerprint, tried: Iterable[tuple[str, Parts]], partners: set[tuple[str, str]], swapped: bool
     ) -> tuple[Suggestion, Parts] | None:
-        """The likeliest of the expressions that give the target by value, with its parts."""
+        """The most likely of the expressions that give the target by value, with its parts."""
         mine, other = (self.candidate, self.reference) if swapped else (self.reference, self.candidate)
         proven = _of_partners(_proven_formulas(tried, target), target, partners, swapped)
         if not proven:
@@ -218,7 +217,7 @@ def _proven_formulas(tried: Iterable[tuple[str, Parts]], target: Fingerprint) ->
 def _of_partners(
     proven: list[_ProvenFormula], target: Fingerprint, partners: set[tuple[str, str]], swapped: bool
 ) -> list[_ProvenFormula]:
-    """Of equal fusions, those of layers that another pair connects with the target's layer, if any."""
+    """Among equal fusions, those of layers that another pair connects with the target's layer, if any."""
 
     def is_partner(item: _ProvenFormula) -> bool:
         layers = item[2][0].entry.layer, target.entry.layer
@@ -279,7 +278,7 @@ def _distance(template: str, parts: Parts, wanted: Array) -> float:
 
 
 def assign(support: Mapping[Match, Support], alikeness: Callable[[Match], float]) -> Iterator[tuple[Match, int]]:
-    """A partner for each tensor, with how many others fit as well; 0 where inputs leave a single choice."""
+    """A partner for each tensor, with how many others fit as well; 0 if inputs leave a single choice."""
     best, proven = _best_support(support), _proven_forms(support)
     left = [match for match, given in support.items() if not _is_ruled_out(match, given, best, proven)]
     choices = Counter(id(entry) for match in left for entry in (match.reference, match.candidate))
@@ -321,7 +320,7 @@ def _is_ruled_out(
 ) -> bool:
     """Whether the layers' inputs point to another of several equal tensors.
 
-    A match without inputs is ruled out only where inputs prove another of the same form: one of another form may
+    A match without inputs is ruled out only if inputs prove another match of the same form: one of another form may
     still be a wrapper, which the user may prefer.
     """
     r, c = match.reference, match.candidate
@@ -350,10 +349,10 @@ def accept(suggestions: Sequence[Suggestion], reference: Index, candidate: Index
 def accept_chosen(
     chosen: Iterable[Suggestion], suggestions: Sequence[Suggestion], reference: Index, candidate: Index
 ) -> tuple[MapRule, ...]:
-    """Maps for the suggestions that the user chose, each for every layer where no value speaks against it.
+    """Maps for the suggestions that the user chose, each for every layer if no value speaks against it.
 
     Beyond the first error nothing is proven, and there the map is needed most. The error itself may make tensors equal
-    that are not the same, as where two projections are swapped: what most layers prove outweighs that.
+    that are not the same, for example if two projections are swapped: what most layers prove outweighs that.
     """
     chosen, among = list(chosen), _SuggestionSet.of(suggestions, reference, candidate)
     extended = {general: among.extension(general) for general in dict.fromkeys(one.general for one in chosen)}
@@ -387,18 +386,18 @@ _Partners = dict[_EntryPlace, set[str]]
 
 
 class _SuggestionSet(NamedTuple):
-    """All that was suggested, as what chosen suggestions are generalised by."""
+    """All suggestions together, by which chosen ones are generalized."""
 
     groups: _Groups
     sides: tuple[Index, Index]
     partners: tuple[_Partners, _Partners]
-    """What each entry of either side is found to equal."""
+    """For each entry of either side, the entries that it is found to equal."""
     claimed: tuple[set[_EntryPlace], set[_EntryPlace]]
-    """The entries of either side that a map pairs which more than one layer proves."""
+    """The entries of either side that are paired by a map that several layers prove."""
 
     @classmethod
     def of(cls, suggestions: Sequence[Suggestion], reference: Index, candidate: Index) -> _SuggestionSet:
-        """What suggestions say together."""
+        """Collect what all suggestions say together."""
         groups = _groups(suggestions)
         ours, theirs, ours_claimed, theirs_claimed = defaultdict(set), defaultdict(set), set(), set()
         for r, c in _pairs_of(suggestions, reference, candidate):
@@ -411,10 +410,10 @@ class _SuggestionSet(NamedTuple):
         return cls(groups, (reference, candidate), (ours, theirs), (ours_claimed, theirs_claimed))
 
     def extension(self, general: tuple[str, str]) -> set[_EntryPlace] | None:
-        """Where a general map holds against what values say; None where it does not hold for every layer.
+        """Where a general map contradicts values; empty if nowhere, None if it does not hold for every layer.
 
-        It holds where each of its pairs is proven, or equals nothing else and fits. It also holds against pairs that
-        equal each other's tensors after all that prove it, as those of two swapped projections do.
+        It holds if each of its pairs is proven, or equals nothing else and fits. It also holds against pairs that equal
+        each other's tensors and come after everything that proves it, as those of two swapped projections do.
         """
         group = self.groups.get(general, [])
         is_sure = len(group) > 1 or "{i}" in general[1]  # another count of the layers is a guess from one alone
@@ -434,7 +433,7 @@ class _SuggestionSet(NamedTuple):
         return set(against) if is_error else None
 
     def _rivals(self, r: Entry, c: Entry) -> list[tuple[_EntryPlace, set[_EntryPlace]]]:
-        """What a pair's entries equal instead of each other, each with the entries of its side that are claimed."""
+        """What a pair's entries equal instead of each other, each with the claimed entries of its side."""
         ours = self.partners[1].get((c.name, c.step), {r.name})
         theirs = self.partners[0].get((r.name, r.step), {c.name})
         return [
@@ -444,7 +443,7 @@ class _SuggestionSet(NamedTuple):
 
 
 def _comes_after(against: set[_EntryPlace], proven: set[_EntryPlace], order: Sequence[_EntryPlace]) -> bool:
-    """Whether the pairs that speak against a map are fewer than those that prove it, and after them in every step."""
+    """Whether the pairs that contradict a map are fewer than those that prove it, and come after them in every step."""
     if not against or len(against) >= len(proven):
         return not against
     at = {place: position for position, place in enumerate(order)}

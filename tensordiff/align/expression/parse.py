@@ -1,4 +1,4 @@
-"""Parsing: tokens to a tree. Only what each function takes is known here, nothing of shapes."""
+"""Parsing: tokens to a tree. This module knows what each function takes, and nothing about shapes."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def parse_view(text: str) -> Expression:
 
 
 class _TokenReader:
-    """A cursor over tokens. It stays at the last one, which is the end."""
+    """A cursor over tokens. It stays at the last one, which marks the end."""
 
     def __init__(self, all_tokens: Sequence[Token]) -> None:
         self._tokens, self._position = all_tokens, 0
@@ -226,7 +226,7 @@ def _option(reader: _TokenReader, given: OptionTokens) -> None:
 
 
 def _step(reader: _TokenReader, view: Expression) -> Call:
-    """A function and its options up to the next ``|``, applied to the steps before it."""
+    """Parse a function and its options up to the next ``|``, applied to the steps before it."""
     function_name = reader.take("word", "a step of a view is a function")
     if not _function(function_name).is_view:
         sentence = f"{function_name.text} takes more than one tensor, and a view has only the entry at hand"
