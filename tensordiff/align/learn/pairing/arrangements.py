@@ -90,7 +90,7 @@ class Arrangements:
                     yield pair
 
     def beat_names(self, pairs: Sequence[LearnedPair]) -> bool:
-        """Whether pairs that only other nodes prove contradict names, and are closer by value than the pairs by name."""
+        """Whether pairs that only other nodes prove contradict names, and are closer by value than those by name."""
         against = [self._contradicts_names(pair) for pair in pairs]
         return any(against) and None not in against
 

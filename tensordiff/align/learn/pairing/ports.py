@@ -312,8 +312,7 @@ class PortPairs:
         return taken
 
     def pair_second_partners(self) -> list[LearnedPair]:
-        """Pair what is left of the candidate with entries that already have a pair: a result that is the next layer's
-        input.
+        """Pair entries of the candidate whose partner already has a pair: a result that is the next layer's input.
 
         The reference is put in a view, so that it may be in several pairs; if shapes need no view, the first pair is
         enough.

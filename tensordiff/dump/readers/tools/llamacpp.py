@@ -1,8 +1,8 @@
 """llama.cpp: the log of ``llama-debug`` or ``llama-eval-callback``, and the logits of ``--save-logits``.
 
 A log prints a line ``NAME = (f32) OP(…) = {dimensions}`` for each tensor, at most three values at both ends of each
-axis, and their sum: such a dump is one of statistics. Passes are steps; the warm-up of two tokens that may come first
-is the last step. Names repeat: a name's second tensor is its second call. Logits are raw float32 in
+axis, and their sum: such a dump holds statistics. Passes are steps; a warm-up of two tokens that comes first is made
+the last step. Names repeat: the second tensor of a name is its second call. Logits are raw float32 in
 ``llamacpp-<model>.bin`` beside ``…-tokens.bin``.
 """
 
@@ -37,7 +37,7 @@ FORMATS = (
 
 _HEAD_BYTES = 1 << 16
 _MARKS = (b"common_debug_cb_eval:", b"ggml_debug:")
-_LINE = re.compile(  # one try a line, and no part of it that another could take: a log may have any length
+_LINE = re.compile(  # one try per line and no ambiguous parts, since a log may have any length
     r"(?m)^.{0,200}?(?:common_debug_cb_eval|ggml_debug):[^\S\n]{1,80}((?:(?! = \().){1,400}) = \((\w{1,20})\)"
     r"[^\S\n]{1,80}(\w{1,40})\((.{0,2000}?)\}?\) = "
     r"\{(\d{1,12}), (\d{1,12}), (\d{1,12}), (\d{1,12})\}"
@@ -51,7 +51,7 @@ _WARM_UP = 2
 _TOKENS = "-tokens.bin"
 _LOGS = (".log", ".txt", ".out", "")
 
-# What ggml's names of Llama's graph stand for. Q and K are not among them: their rows are permuted for its rope.
+# The layers behind ggml's names for Llama's graph. Q and K are not among them: their rows are permuted for its rope.
 _BLOCK = {
     ("attn_norm", 1): ("input_layernorm", "output"),
     ("Vcur", 1): ("self_attn.v_proj", "output"),
@@ -142,7 +142,7 @@ def _tokens(printed: list[PrintedTensor]) -> int:
 
 
 def _passes(printed: Iterator[PrintedTensor]) -> list[list[PrintedTensor]]:
-    """Tensors pass by pass: a pass begins with the name that the first began with."""
+    """Tensors by pass: a pass begins with the name that the first one began with."""
     passes: list[list[PrintedTensor]] = []
     for one in printed:
         if not passes or (one.name == passes[0][0].name and one.operation == passes[0][0].operation):
@@ -166,14 +166,14 @@ def _parse_log(path: Path) -> Iterator[PrintedTensor]:
 
 
 def _values(text: str, shape: tuple[int, ...]) -> Array | None:
-    """What was printed, in the shape it was printed in: without leading axes of one."""
+    """The printed values, in the shape they were printed in: without leading axes of size 1."""
     while shape and shape[0] == 1:
         shape = shape[1:]
     shown = tuple(min(n, 2 * _EDGE) for n in shape)
     numbers = [float(value) for value in _VALUE.findall(text)]
     if len(numbers) != int(np.prod(shown)):
         return None
-    # Four decimals: what is smaller than 1 has few digits left.
+    # Only four decimals are printed, so numbers below 1 have few digits.
     is_large = max(map(abs, numbers), default=0) > _HALF
     values = np.array(numbers).reshape(shown).astype(DTYPES["bfloat16" if is_large else "float16"])
     values.flags.writeable = False

@@ -1,8 +1,8 @@
-"""msprobe (MindStudio): ``step0/rank0/dump.json`` with what each module took and gave, and a file for each tensor.
+"""msprobe (MindStudio): ``step0/rank0/dump.json`` with inputs and outputs of each module, and a file for each tensor.
 
 ``dump.json`` lists modules as they ended, ``construct.json`` as they began. A key is
-``Module.<path>.<Class>.forward.<call>``; the class is no part of the layer, since the two sides of a comparison may
-differ in it. With ``task: statistics`` there are no files, and the dump is one of statistics.
+``Module.<path>.<Class>.forward.<call>``; the class is not part of the layer, since the two sides of a comparison may
+differ in it. With ``task: statistics`` there are no files, and the dump holds statistics.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FORMATS = (
 
 DUMP, CONSTRUCT, DATA = "dump.json", "construct.json", "dump_tensor_data"
 SAVED = "debug.json"
-"""What ``PrecisionDebugger.save`` was given, by the names that the user chose."""
+"""The tensors given to ``PrecisionDebugger.save``, under names that the user chose."""
 _STATISTICS = ("max", "min", "mean", "rms")
 _MODULE = re.compile(r"^(?:Module|Cell)\.(.+)\.([^.]+)\.(forward|backward|parameters_grad)(?:\.(\d{1,9}))?$", re.DOTALL)
 _SAVED_NAME = re.compile(r"^(.+)\.(\d{1,9})\.debug$", re.DOTALL)
@@ -54,7 +54,7 @@ _BIG = 1 << 62
 
 
 class RankFolder(NamedTuple):
-    """Where one rank of one step lies."""
+    """The folder of one rank in one step."""
 
     path: Path
     step: int
@@ -62,7 +62,7 @@ class RankFolder(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What a key of ``dump.json`` says."""
+    """The meaning of a key of ``dump.json``."""
 
     layer: str
     module_class: str | None
@@ -71,7 +71,7 @@ class Call(NamedTuple):
 
 
 def try_open(at: DumpPath) -> Dump | None:
-    """Open a folder of steps, of ranks, or that of one rank."""
+    """Open a folder of steps, of ranks, or of one rank."""
     folders = _rank_folders(at) if at.is_folder else []
     if not folders:
         return None
@@ -125,7 +125,7 @@ def _rank_folders(at: DumpPath) -> list[RankFolder]:
 
 
 def _index_in(files: Collection[str]) -> str | None:
-    """The list of a rank's tensors among its files: of its modules, else of what the user saved."""
+    """The file that lists a rank's tensors: that of its modules, otherwise that of what the user saved."""
     return next((name for name in (DUMP, SAVED) if name in files), None)
 
 
@@ -207,7 +207,7 @@ def _call(key: str) -> Call:
 def _entry(key: str, call: Call, port: str, stored: StoredTensor, step: int) -> Entry:
     layer, name = f"{call.layer}.grad" if call.is_backward else call.layer, f"{key} {port}"
     if port.startswith("parameter_"):
-        # A parameter is one of the things an output depends on, and none of the outputs; its gradient is one.
+        # A parameter is something that an output depends on, so it is an input; its gradient is an output.
         name_of_it = port.removeprefix("parameter_")
         layer = f"{call.layer}.{name_of_it}.grad" if call.is_backward else f"{layer}.{name_of_it}"
         port = "output" if call.is_backward else "input_parameter"

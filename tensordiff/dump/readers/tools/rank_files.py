@@ -1,6 +1,6 @@
 """A file for each rank: ``rank0.pt``, ``rank1.pt``, whatever the tensors in them are called.
 
-What a DTensor says of its placement decides how the parts make the whole; without one, shapes and values do.
+If a tensor is a DTensor, its placement decides how the parts make the whole; otherwise shapes and values do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OPEN: dict[str, Callable[[Path], FilePart]] = {
 
 
 def try_open(at: DumpPath) -> Dump | None:
-    """Open a folder in which every tensor file is one rank's."""
+    """Open a folder in which every tensor file belongs to one rank."""
     tensors = at.with_suffix(*_OPEN) if at.is_folder else []
     matches = [(name, match) for name in tensors if (match := _FILE.match(name))]
     outlines = {(match[1], match[3], match[4]) for _, match in matches}
@@ -70,7 +70,7 @@ def try_open(at: DumpPath) -> Dump | None:
 
 
 def _placements(placement: DTensorPlacement | None, rank: int) -> tuple[MeshPlacement, ...] | None:
-    """A rank's place on each axis of a DTensor's mesh; None where it is no DTensor, or its mesh is not known."""
+    """A rank's position on each axis of a DTensor's mesh; None if it is no DTensor, or its mesh is not known."""
     if placement is None:
         return None
     splits = [_split(one) for one in placement.placements]

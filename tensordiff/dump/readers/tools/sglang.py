@@ -1,9 +1,9 @@
 """SGLang's dumper: a file for each tensor whose name is ``key=value`` pairs joined by ``___``, or a file for each pass.
 
-Old files hold a bare tensor and count ``forward_pass_id``; newer ones hold ``{"value", "meta"}`` and count
-``step``. Order is ``dump_index``, for each rank by itself, and no part of a name. ``meta`` may say how a tensor is
-split: ``dims = "b s h[tp]"``. The pass files of its tensor hook, ``TP0_PP0_Rank0_pid7/Pass00000.pt``, hold a whole
-pass each; what stands before the first embedding in one belongs to the pass before.
+Old files hold a bare tensor and count ``forward_pass_id``; newer ones hold ``{"value", "meta"}`` and count ``step``.
+The order is ``dump_index``, separately for each rank, and it is not part of a name. ``meta`` may say how a tensor is
+split: ``dims = "b s h[tp]"``. The pass files of its tensor hook, ``TP0_PP0_Rank0_pid7/Pass00000.pt``, hold a whole pass
+each; what precedes the first embedding in one belongs to the previous pass.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _IN_LAYER: dict[str, tuple[str, str | None]] = {
     "layer": ("", None), "attn": ("self_attn", None),
     "layer_start__hidden_states": ("", "input_0"), "layer_end__hidden_states": ("", "output"),
 }  # fmt: skip
-"""What its own models call a layer's parts: the part, and the port where the name says it."""
+"""What its own models call a layer's parts: the part, and the port if the name says it."""
 _DIM = re.compile(r"^(?:[A-Za-z_1]\w*|\([\w*]+\))(?:\[([^\]]*)\]|\(([^)]*)\))?$")
 """An axis, and what splits it: ``h[tp]``, ``s[cp:zigzag,sp]``, ``h[tp:partial]``; older ``h(tp,partial)``."""
 _MESH = frozenset(("tp", "cp", "ep", "sp", "etp", "pp", "dp", "attn_tp", "moe_tp"))
@@ -58,7 +58,7 @@ class _File(NamedTuple):
 
 
 def try_open(at: DumpPath) -> Dump | None:
-    """Open a folder of the dumper, one that holds such a folder, or one of pass files."""
+    """Open a folder of the dumper, one that contains such a folder, or one of pass files."""
     if not at.is_folder:
         return None
     if any(_RANK_FOLDER.match(name) for name in at.folders) or any(map(_PASS.match, at.files)):
@@ -125,7 +125,7 @@ def place_of(name: str, layer_id: str | None) -> tuple[str, str]:
 
 
 def _parse_hooked_name(name: str) -> tuple[str, str]:
-    """``model.layers.0.mlp.inputs.0`` and ``….output.1``."""
+    """Parse ``model.layers.0.mlp.inputs.0`` and ``….output.1``."""
     match = re.match(r"^(?:(.*)\.)?(inputs|output)(?:\.(.+))?$", name, re.DOTALL)
     if match is None:
         return name, "output"
@@ -134,7 +134,7 @@ def _parse_hooked_name(name: str) -> tuple[str, str]:
 
 
 def _placements(file: _File, rank: int) -> tuple[MeshPlacement, ...] | None:
-    """How a tensor is divided among ranks, where its notes say so; None where they say nothing."""
+    """How a tensor is split among ranks, if its metadata says so; otherwise None."""
     value = open_archive(file.path).value
     meta = value.get("meta") if isinstance(value, dict) else None
     dims = meta.get("dims") if isinstance(meta, dict) else None
@@ -155,7 +155,7 @@ def _placements(file: _File, rank: int) -> tuple[MeshPlacement, ...] | None:
 
 
 def _splits(dims: str) -> list[tuple[str, Split]] | None:
-    """What each axis of the mesh splits; None where the notes are of a kind we do not know."""
+    """What each axis of the mesh splits; None for metadata of an unknown kind."""
     found: list[tuple[str, Split]] = []
     for axis, dim in enumerate(dims.split()):
         match = _DIM.match(dim)
@@ -172,7 +172,7 @@ def _splits(dims: str) -> list[tuple[str, Split]] | None:
 
 
 def _mesh_position(axis: str, meta: dict[object, object], file: _File) -> int | None:
-    """A rank's place on an axis of the mesh, from its notes or its name."""
+    """A rank's position on an axis of the mesh, from the metadata or the file name."""
     notes = [about for key, about in meta.items() if str(key).endswith("parallel_info") and isinstance(about, dict)]
     for about in (*notes, meta):
         if type(place := about.get(f"{axis}_rank")) is int:
@@ -211,7 +211,7 @@ def _open_passes(at: DumpPath) -> Dump | None:
 
 
 def _rank_passes(at: DumpPath, passes: list[_Pass]) -> tuple[list[Entry], list[Problem]]:
-    """The entries of one rank; what a file holds before its first embedding belongs to the pass before."""
+    """The entries of one rank; what precedes the first embedding in a file belongs to the previous pass."""
     entries: list[Entry] = []
     numbers = {one.number for one in passes}
     gone = next((number for number in range(len(passes)) if number not in numbers), None)
@@ -237,12 +237,12 @@ def _rank_passes(at: DumpPath, passes: list[_Pass]) -> tuple[list[Entry], list[P
 
 
 def _first_layer(entries: list[Entry]) -> str | None:
-    """The layer that a pass begins with: its embedding, else the first there is, as of a later pipeline stage."""
+    """The layer that a pass begins with: its embedding, otherwise the first layer, as in a later pipeline stage."""
     return next((e.layer for e in entries if _EMBEDDING.search(e.layer)), entries[0].layer if entries else None)
 
 
 def _pass_start(entries: list[Entry], start: str | None, before: set[str]) -> int:
-    """Where a pass begins in its file; a file without a beginning holds the rest of the pass before."""
+    """Where a pass begins in its file; a file without a beginning holds the rest of the previous pass."""
     found = next((i for i, e in enumerate(entries) if e.layer == start), None)
     if found is not None:
         return found

@@ -1,8 +1,8 @@
 """TensorRT-LLM's debug hook: ``rank0/1.LlamaModel-3.LlamaDecoderLayer-4.LlamaMLP-output.1.pt``.
 
-A file's name is the path of classes, each with its place among its siblings as they ran, counted from 1. Classes
-are no part of a layer's name: blocks are numbered as they follow one another, and modules whose role their class
-and place leave no doubt about get the name that Hugging Face gives them. ``output`` first repeats the inputs.
+A file's name is a path of classes, each with its position among its siblings as they ran, counted from 1. Classes are
+not part of a layer's name: blocks are numbered in sequence, and modules whose class and position leave no doubt get the
+name that Hugging Face gives them. ``output`` repeats the inputs first.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _File(NamedTuple):
 
 
 def try_open(at: DumpPath) -> Dump | None:
-    """Open a folder that the hook left, or one that holds a folder for each rank."""
+    """Open a folder that the hook wrote, or one that holds a folder for each rank."""
     folders = _rank_folders(at) if at.is_folder else {}
     if not folders:
         return None
@@ -120,13 +120,13 @@ def _ports(
         port = f"input_{i}" if file.argument.isdecimal() or len(inputs) == 1 else f"input_{file.argument}"
         yield (*numbers, 0, 0, i), made(file, port)
     for i, file in enumerate(f for f in group if f.kind == "output" and f.argument in given):
-        yield (*numbers, float("inf"), -1, i), made(file, f"input_after_{file.argument}")  # the inputs once more
+        yield (*numbers, float("inf"), -1, i), made(file, f"input_after_{file.argument}")  # the inputs, repeated
     for i, file in enumerate(outputs):
         yield (*numbers, float("inf"), 0, i), made(file, "output" if len(outputs) == 1 else f"output_{i}")
 
 
 class _Layers:
-    """Names of layers from classes and places."""
+    """Names of layers from classes and positions."""
 
     def __init__(self, paths: set[Path_]) -> None:
         self._children: dict[Path_, set[tuple[int, str]]] = defaultdict(set)

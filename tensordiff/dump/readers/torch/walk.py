@@ -1,12 +1,12 @@
-"""Every tensor that a torch file holds, and what its place in dicts, lists and objects says of it.
+"""Every tensor that a torch file holds, and what its position in dicts, lists and objects says about it.
 
-A tensor is called by the keys that lead to it: ``{"a": {"b": tensor}}`` holds ``a.b``, ``{"a": [tensor, tensor]}``
-holds ``a_0`` and ``a_1``. Beside the name stand layer, port and step where the keys say them: under ``outputs``
-lie outputs, a list of ``{"name", "tensor"}`` names its own, ``{0: {…}, 1: {…}}`` of whole models are steps.
+A tensor is named by the keys that lead to it: ``{"a": {"b": tensor}}`` holds ``a.b``, ``{"a": [tensor, tensor]}`` holds
+``a_0`` and ``a_1``. Besides the name, the keys may give layer, port and step: tensors under ``outputs`` are outputs, a
+list of ``{"name", "tensor"}`` gives the names itself, ``{0: {…}, 1: {…}}`` of whole models are steps.
 
-A pickle may refer to one value many times, so a few bytes can claim more tensors than a disk could hold: how
-often values may be shared is bounded here, not how many there are. Objects of unknown classes may refer to
-one another in circles and are entered once.
+A pickle may refer to one value many times, so a few bytes can claim more tensors than a disk could hold: this module
+bounds how often values may be shared, not how many there are. Objects of unknown classes may refer to one another in
+circles and are entered once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NAMES = ("name", "module_name", "module", "layer_name", "layer")
 _VALUES = frozenset(("tensor", "value", "data", "output", "outputs", "activation", "out"))
 _PER_LAYER = "hidden_states"
 _PER_STEP = frozenset(("scores", "logits", "hidden_states", "decoder_hidden_states", "attentions"))
-"""Fields of what ``generate`` returns that hold one value for each step."""
+"""Fields of ``generate``'s result that hold one value for each step."""
 _NUMBERED = re.compile(r"(?:^|[._])\d+(?:[._]|$)")
 _LOOKS_LIKE_VALUES = re.compile(r"(?i)tensor|array|storage|rebuild|reconstruct|frombuffer")
 _MODULE_DICTS = frozenset(("_modules", "_parameters", "_buffers"))
@@ -61,18 +61,18 @@ _BLOB_FROM = 64
 
 
 class DTensorPlacement(NamedTuple):
-    """How a DTensor's local part lies in the whole: for each axis of the mesh the dimension that is split."""
+    """How a DTensor's local part lies in the whole: for each axis of the mesh, the dimension that is split."""
 
     placements: tuple[str | int, ...]
     """``"replicate"``, ``"partial"``, or the dimension."""
     mesh: tuple[int, ...]
     whole: tuple[int, ...]
     place: tuple[int, ...] = ()
-    """Of the rank on each axis of the mesh, where the file says it."""
+    """The rank's position on each axis of the mesh, if the file says it."""
 
 
 class Found(NamedTuple):
-    """A tensor of a file, with what its place says; ``layer`` is None where only the name says anything."""
+    """A tensor of a file, with what its position says; ``layer`` is None if only the name says anything."""
 
     name: str
     leaf: Leaf
@@ -84,7 +84,7 @@ class Found(NamedTuple):
 
 
 class _Position(NamedTuple):
-    """Where a walk stands."""
+    """The current position of a walk."""
 
     name: str = ""
     layer: str | None = None
@@ -93,9 +93,9 @@ class _Position(NamedTuple):
 
 
 def find_tensors(content: object, stem: str, skipped_lists: list[str] | None = None) -> list[Found]:
-    """Every tensor a file holds, in the order it was saved; a bare one is called by the file's stem.
+    """Every tensor a file holds, in the order it was saved; a bare one is named after the file.
 
-    ``skipped_lists`` takes the names of lists of numbers that are taken for settings or histories, not for tensors.
+    Names of lists of numbers that are taken for settings or histories, not for tensors, are added to ``skipped_lists``.
     """
     walk = _Walk(stem)
     found = list(walk.steps(content))
@@ -110,16 +110,17 @@ def _is_model_output(record: Record) -> bool:
 
 
 def _is_generation(record: Record) -> bool:
-    """Whether it is what transformers' ``generate`` returns, which holds a tuple of all steps in each field."""
+    """Whether it is the result of transformers' ``generate``, which holds a tuple of all steps in each field."""
     return record.of.short.startswith("Generate") and _is_model_output(record)
 
 
 def _generation_steps(fields: dict[object, object]) -> list[dict[object, object]]:
-    """The fields of each step; what is there once, such as the cache, is as the last step left it."""
+    """The fields of each step. What exists once, such as the cache, belongs to the last step."""
     tuples = {key: value for key, value in fields.items() if key in _PER_STEP and type(value) is tuple and value}
     steps: list[dict[object, object]] = [{} for _ in range(max(map(len, tuples.values()), default=1))]
-    # Scores that nothing has processed are the logits themselves, and are called so. These are of the last token alone,
-    # unlike the ``logits`` of a model.
+    # Unprocessed scores are the logits themselves, and are called so. These are of the last token only, unlike the
+    # ``logits`` of a model.
+
     for key, value in sorted(tuples.items(), key=lambda item: item[0] == "scores"):
         for fields_of_step, below in zip(steps, value, strict=False):
             fields_of_step["next_token_logits" if key == "logits" else key] = below
@@ -128,7 +129,7 @@ def _generation_steps(fields: dict[object, object]) -> list[dict[object, object]
 
 
 def _execution_key(item: Found) -> tuple[int, float, int]:
-    """Where a field of transformers' ``ModelOutput`` was computed: layer by layer, then the norm, then the rest."""
+    """When a field of transformers' ``ModelOutput`` was computed: layer by layer, then the norm, then the rest."""
     layer = item.layer or ""
     if match := re.match(r"layers\.(\d+)", layer):
         return item.step, float(match[1]), 0 if item.port == "input_0" else 2 if layer == match[0] else 1
@@ -149,7 +150,7 @@ class _Walk:
         self.skipped_lists: list[str] = []
 
     def steps(self, content: object) -> Iterator[Found]:
-        """The tensors of each step, where the outermost dict is one of steps."""
+        """The tensors of each step, if the outermost dict is one of steps."""
         steps = _steps_of(content)
         if not steps:
             yield from self.leaves(_Position(), content, 0)
@@ -226,7 +227,7 @@ class _Walk:
                 yield _Position(name, None, None, at.step), below
 
     def _record(self, at: _Position, record: Record, depth: int) -> Iterator[Found]:
-        """The tensors of an object: named ones first, and of its arguments those that were not among them."""
+        """The tensors of an object: named ones first, then those of its arguments that were not among them."""
         if id(record) in self._records:
             return
         self._records.add(id(record))
@@ -253,7 +254,7 @@ class _Walk:
     def _attributes(self, at: _Position, record: Record, depth: int) -> Iterator[Found]:
         attributes = record.attributes
         if record.of.name == "ActivationCache" and "cache_dict" in attributes:
-            yield from self.leaves(at, attributes["cache_dict"], depth + 1)  # it drags the model in
+            yield from self.leaves(at, attributes["cache_dict"], depth + 1)  # other attributes hold the whole model
             return
         wrapped = [attributes[key] for key in _WRAPPED if isinstance(attributes.get(key), Leaf | Record)]
         if len(wrapped) == 1 and _LOOKS_LIKE_VALUES.search(record.of.short):
@@ -299,7 +300,7 @@ class _Walk:
 
 
 def _position_under(at: _Position, key: object) -> _Position | LongKey:
-    """The place under a key of a dict."""
+    """The position under a key of a dict."""
     if isinstance(key, LongKey):
         return LongKey(f"{at.name}.{key.start}"[:60], len(at.name) + key.length)
     if key in _MODULE_DICTS:  # a whole nn.Module: its name is its path
@@ -327,7 +328,7 @@ def _holds_tensors(value: object, depth: int = 4) -> bool:
 
 
 def port_of_key(key: str) -> str | None:
-    """The port that a key of a layer's dict names; None where it names none."""
+    """The port that a key of a layer's dict names; None if it names none."""
     if key in _PORTS:
         return _PORTS[key]
     match = _PORT_KEY.fullmatch(key)
@@ -335,7 +336,10 @@ def port_of_key(key: str) -> str | None:
 
 
 def _hidden_state(index: int, count: int) -> tuple[str, str]:
-    """What transformers' ``hidden_states`` holds: what goes into the first layer, what each gives, the last normed."""
+    """Layer and port of an element of transformers' ``hidden_states``.
+
+    It holds the first layer's input, each layer's output, and the last output after the norm.
+    """
     if index == 0:
         return "layers.0", "input_0"
     return ("norm", "output") if index == count - 1 else (f"layers.{index - 1}", "output")
@@ -368,12 +372,12 @@ def _name_the_same_layers(items: list[object]) -> bool:
 
 
 def _names_layers(value: dict[object, object]) -> bool:
-    """Whether keys hold numbers of layers, so that a number above them is none."""
+    """Whether keys hold numbers of layers, so that a number above them does not."""
     return any(type(key) is str and _NUMBERED.search(key) for key in islice(value, 64))
 
 
 def _named_items(items: list[object] | tuple[object, ...]) -> list[tuple[str, object]]:
-    """Names and values of a list of ``{"name", "tensor"}`` or ``(name, tensor)``; empty where it is none."""
+    """Names and values of a list of ``{"name", "tensor"}`` or ``(name, tensor)``; empty for any other list."""
     named: list[tuple[str, object]] = []
     for item in items:
         if type(item) is dict:
@@ -391,7 +395,7 @@ def _named_items(items: list[object] | tuple[object, ...]) -> list[tuple[str, ob
 
 
 def _placement(spec: Record) -> DTensorPlacement | None:
-    """What a DTensor's spec says of how it is split."""
+    """What a DTensor's spec says about how it is split."""
     attributes = spec.attributes
     mesh, meta, declared = (attributes.get(key) for key in ("mesh", "tensor_meta", "placements"))
     if not isinstance(mesh, Record) or not isinstance(declared, tuple) or not isinstance(meta, Record) or not meta.args:
@@ -419,7 +423,7 @@ def _parse_placement(one: object) -> str | int | None:
 
 
 def _mesh_position(mesh: Record, axes: int) -> tuple[int, ...]:
-    """The rank's place on each axis of the mesh; empty where the file does not say it."""
+    """The rank's position on each axis of the mesh; empty if the file does not say it."""
     place = mesh.attributes.get("_coordinate_on_dim")
     if isinstance(place, tuple | list) and len(place) == axes and all(type(n) is int and n >= 0 for n in place):
         return tuple(n for n in place if type(n) is int)
@@ -427,7 +431,7 @@ def _mesh_position(mesh: Record, axes: int) -> tuple[int, ...]:
 
 
 def _mesh_shape(mesh: Record, axes: int) -> tuple[int, ...]:
-    """Sizes of the mesh; empty where the file does not say them plainly."""
+    """Sizes of the mesh; empty if the file does not say them plainly."""
     layout = mesh.attributes.get("_layout")
     sizes = layout.attributes.get("shape") if isinstance(layout, Record) else None
     if type(sizes) is tuple and len(sizes) == axes and all(type(n) is int and n > 0 for n in sizes):
