@@ -1,4 +1,4 @@
-"""Two checkpoints compared: every parameter with its verdict, and what they come to together."""
+"""Comparing two checkpoints: a verdict for every parameter, and the overall outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tensordiff.weights.views import Reshaped, Rows, read_rows, row_ranges
 WeightVerdict = Literal["agrees", "diverges", "missing", "unexpected", "unknown"]
 FINDINGS: tuple[WeightVerdict, ...] = ("diverges", "missing", "unexpected")
 MOST_HINTS = 400
-"""Differing parameters that are looked at closely; where all differ, the first hundreds say why."""
+"""How many differing parameters are examined closely; if all differ, the first hundreds say why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class ParameterRow:
     verdict: WeightVerdict
     why: str
     reference: str | None
-    """Its name on the reference's side, or an expression; None where it has none."""
+    """Its name on the reference's side, or an expression; None if it has none."""
     candidate: str | None
     by: str | None = None
     views: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class ParameterRow:
 
 @dataclass(frozen=True)
 class WeightsOutcome:
-    """What a whole comparison came to."""
+    """The outcome of a whole comparison."""
 
     rows: tuple[ParameterRow, ...]
     unread: tuple[str, ...] = ()
@@ -77,12 +77,12 @@ class WeightsOutcome:
 
     @cached_property
     def findings(self) -> tuple[ParameterRow, ...]:
-        """What differs, is missing or is there too much."""
+        """Parameters that differ, are missing or are unexpected."""
         return tuple(row for row in self.rows if row.is_finding)
 
     @cached_property
     def compared(self) -> int:
-        """How many parameters were laid side by side; of those without elements, nothing was."""
+        """How many parameters were compared by value; those without elements do not count."""
         return sum(row.diff is not None and row.diff.elements > 0 for row in self.rows)
 
     @property
@@ -92,7 +92,7 @@ class WeightsOutcome:
 
     @cached_property
     def doubts(self) -> tuple[str, ...]:
-        """Why this could not be said to agree."""
+        """Why this cannot be said to agree."""
         found = list(self.unread)
         unknown = [row for row in self.rows if row.verdict == "unknown"]
         if unknown:
@@ -113,7 +113,10 @@ class WeightsOutcome:
 
     @property
     def verdict(self) -> Literal["agrees", "diverges", "unknown"]:
-        """In one word. What is missing is no finding where names were not understood at all, or not all was read."""
+        """The verdict in one word.
+
+        Missing parameters are no findings if names were not understood at all, or not everything was read.
+        """
         if any(row.verdict == "diverges" for row in self.rows):
             return "diverges"
         if self.findings and not self.unread and self.compared and 100 * self.coverage >= self.min_coverage:
@@ -122,11 +125,11 @@ class WeightsOutcome:
 
     @property
     def exit_status(self) -> int:
-        """As the contract has it."""
+        """The exit status that the command-line contract defines."""
         return {"agrees": 0, "diverges": 1, "unknown": 2}[self.verdict]
 
     def groups(self) -> list[FindingGroup]:
-        """Findings that are the same in many layers, together."""
+        """Findings that are the same in many layers, grouped."""
         return grouped(self.findings)
 
 
@@ -156,7 +159,7 @@ class WeightsComparison:
         return len(pairing.pairs) + len(pairing.missing) + len(pairing.unexpected)
 
     def rows(self) -> Iterator[ParameterRow]:
-        """Every parameter, read as it is asked for."""
+        """A row for every parameter, read on demand."""
         for pair in self.pairing.pairs:
             if self._is_chosen(pair.name):
                 yield self._row(pair)
@@ -168,7 +171,7 @@ class WeightsComparison:
                 yield self._alone(item, "unexpected")
 
     def outcome(self, rows: Iterable[ParameterRow]) -> WeightsOutcome:
-        """What the rows come to."""
+        """The outcome of the rows."""
         unread = [*self.reference.unread, *self.candidate.unread]
         unread += [
             f"{dump.path}: is an interrupted capture; what came after was not compared"
@@ -234,7 +237,7 @@ class WeightsComparison:
         return self._agreeing(pair, diff, explained)
 
     def _agreeing(self, pair: ParameterPair, diff: Diff, explained: str) -> ParameterRow:
-        """What is common is the same; rows that only one side has may still be a finding."""
+        """The row of a pair whose common part is equal; rows that only one side has may still be a finding."""
         for side in (pair.reference, pair.candidate):
             if replicas_differ(side):
                 return self._about(pair, "diverges", "devices that should hold the same do not", diff=diff)
@@ -270,7 +273,7 @@ class WeightsComparison:
                     f"laid out differently from the others of its kind ({pair.convention})", {})  # fmt: skip
 
     def _hint_of_shapes(self, pair: ParameterPair) -> Hint | None:
-        """Where shapes or layouts differ: the same numbers in another shape, or a slice of them."""
+        """A hint if shapes or layouts differ: the same numbers in another shape, or a slice of them."""
         if pair.mismatch in LAYOUT_FINDINGS:
             return Hint("transposed", pair.mismatch, {})
         ref, cand = pair.reference.stored, pair.candidate.stored
@@ -316,7 +319,7 @@ def _how_far(diff: Diff) -> str:
 
 
 def _extra_rows(pair: ParameterPair) -> Hint | None:
-    """What is wrong with the rows that only one side has; None where they are zeros."""
+    """What is wrong with the rows that only one side has; None if they are zeros."""
     side = pair.candidate if pair.extra_rows > 0 else pair.reference
     stored = side.stored.stored if isinstance(side.stored, Rows | Reshaped) else side.stored
     rows = stored.spec.shape[0]
@@ -333,6 +336,6 @@ def _extra_rows(pair: ParameterPair) -> Hint | None:
 
 
 def compare_weights(reference: Dump, candidate: Dump, rules: RulesFile | None = None) -> WeightsOutcome:
-    """Compare at once."""
+    """Compare two checkpoints at once."""
     comparison = WeightsComparison(reference, candidate, rules)
     return comparison.outcome(comparison.rows())

@@ -1,7 +1,7 @@
-"""Findings that are the same in many layers, as one: only where one sentence is true of all of them.
+"""Grouping findings that are the same in many layers, only if one sentence is true for all of them.
 
-A layer that a sentence names is told relative to each finding's own: ``layers.{n+1}`` is the next. Of parameters that
-differ in a way that has no name, only how much they differ is told, and that as a range.
+A layer that a sentence names is given relative to each finding's own: ``layers.{n+1}`` is the next. For parameters that
+differ without a known kind of bug, only how much they differ is given, as a range.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class FindingGroup(NamedTuple):
     """The same finding in one or more parameters."""
 
     name: str
-    """For all of them: ``layers.{0-3}.mlp.up_proj.weight``."""
+    """A name for all of them: ``layers.{0-3}.mlp.up_proj.weight``."""
     rows: list[ParameterRow]
     sentence: str
     """What is wrong with each of them."""
 
 
 def grouped(rows: Sequence[ParameterRow]) -> list[FindingGroup]:
-    """Findings, those of one kind of parameter and one sentence together."""
+    """Findings grouped by kind of parameter and sentence."""
     found: dict[tuple[str, str, str], list[ParameterRow]] = defaultdict(list)
     for row in rows:
         found[NUMBER_PART.sub("{}", row.name), row.verdict, _unnamed_kind(row) or _relative(row)].append(row)
@@ -52,7 +52,7 @@ def _sentence(rows: Sequence[ParameterRow]) -> str:
 
 
 def _relative(row: ParameterRow) -> str:
-    """What is said of a parameter, with layers counted from its own."""
+    """The sentence about a parameter, with layers counted from its own."""
     own = NUMBER_PART.search(row.name)
     if own is None:
         return row.sentence
@@ -66,7 +66,7 @@ def _relative(row: ParameterRow) -> str:
 
 
 def _common_name(rows: Sequence[ParameterRow]) -> str:
-    """``layers.{0-3}.mlp.up_proj.weight`` for that parameter of several layers."""
+    """A name such as ``layers.{0-3}.mlp.up_proj.weight`` for one parameter of several layers."""
     if len(rows) == 1:
         return rows[0].name
     numbers = [list(map(int, NUMBER_PART.findall(row.name))) for row in rows]

@@ -1,8 +1,8 @@
-"""The numbers of a pair of parameters, block of rows by block of rows, and whether types explain the difference.
+"""Measuring a pair of parameters in blocks of rows, and whether dtypes explain the difference.
 
-Two sides of one type must be equal. Where one side is coarser, each element may be off by half a unit of its last
-place (two sides rounded from a third: by both halves); where one is quantized, by about a step of its block's scale. A
-difference that stays within this and still has a direction (a factor of 1.002) is not explained.
+Two sides of one dtype must be equal. If one side is coarser, each element may be off by half a unit in its last place
+(by the sum of both halves, if both were rounded from a third). If one is quantized, it may be off by about a step of
+its block's scale. A difference within these limits that still has a direction (a factor of 1.002) is not explained.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ROUNDED_TWICE = 1 + 2.0**-6
 _LAST_BITS = 4.0
 _SUPERBLOCK = 256
 _FAR_STEPS = 3.0
-"""Steps of a quantization by which no element is off, however its scales were chosen."""
+"""No element of a quantized tensor is off by so many steps, however its scales were chosen."""
 _INFINITE: dict[str, np.unsignedinteger[Any]] = {
     "float16": np.uint16(0x7C00), "bfloat16": np.uint16(0x7F80), "float32": np.uint32(0x7F800000),
     "float64": np.uint64(0x7FF0000000000000),
 }  # fmt: skip
-"""The bits of infinity, beyond which is NaN."""
+"""The bits of infinity; NaN lies beyond."""
 _CACHE_ELEMENTS = 1 << 18
 
 
@@ -42,11 +42,11 @@ class Measured(NamedTuple):
 
     diff: Diff
     explained: str | None
-    """Why the difference means nothing: equal, rounding, quantization; None where it does mean something."""
+    """Why the difference does not matter: equal, rounding, quantization; None if it does."""
 
 
 def measure_pair(ref: StoredTensor, cand: StoredTensor, tolerance: Tolerance | None = None) -> Measured:
-    """Compare two tensors of one shape. ``tolerance`` is the user's, and takes the place of that of the types."""
+    """Compare two tensors of one shape. The user's ``tolerance`` replaces that of the dtypes."""
     if are_same_bits(ref, cand):
         return Measured(_equal_diff(ref.spec), "equal")
     quantized = [found for side in (ref, cand) if (found := quantization_of(side)) is not None]
@@ -77,7 +77,7 @@ def measure_pair(ref: StoredTensor, cand: StoredTensor, tolerance: Tolerance | N
 
 
 def _outside(ref: Array, cand: Array, rtol: float, allowed: list[Array]) -> int:
-    """How many elements are off by more than rounding, and by more than each may be however small it is."""
+    """How many elements are off by more than relative rounding plus the smallest absolute error of each side."""
     with np.errstate(all="ignore"):
         r, c = (side.astype(np.float64) for side in (ref, cand))
         room = rtol * np.abs(r) + _ROUNDED_TWICE * np.sum([part.astype(np.float64) for part in allowed], axis=0)
@@ -95,7 +95,7 @@ def blocks(*sides: StoredTensor) -> Iterator[tuple[Array, ...]]:
 
 
 def are_same_bits(ref: StoredTensor, cand: StoredTensor) -> bool:
-    """Whether both sides hold the same bits, all of them finite: most parameters of most pairs do.
+    """Whether both sides hold the same bits, all of them finite, which is true of most parameters of most pairs.
 
     It is decided at the speed of memory, and stops at the first difference.
     """
@@ -125,7 +125,7 @@ def _sign(infinite: np.unsignedinteger[Any]) -> np.unsignedinteger[Any]:
 
 
 def _equal_diff(spec: Spec) -> Diff:
-    """The numbers of two sides that are the same; how large their values are was not measured."""
+    """The numbers of two equal sides; how large their values are was not measured."""
     return Diff(
         max_abs=0.0, max_abs_at=0, max_rel=0.0, max_rel_at=0, mean_abs=0.0, mse=0.0, rms=0.0, rel_l2=0.0,
         cosine_distance=0.0, outside=0, elements=spec.size, nan=(0, 0), inf=(0, 0), apart=0, ref_rms=math.nan,
@@ -134,7 +134,7 @@ def _equal_diff(spec: Spec) -> Diff:
 
 
 def rounding_of(ref: DType, cand: DType) -> tuple[Tolerance, str]:
-    """What the types of two sides let differ, and the name of the coarser."""
+    """By how much two dtypes let the sides differ, and the name of the coarser one."""
     ours, theirs = name_of(ref), name_of(cand)
     if not (is_float(ref) and is_float(cand)):
         return Tolerance(), ours
@@ -166,7 +166,7 @@ def _has_direction(diff: Diff, unit: float) -> bool:
 
 
 class _QuantizationErrors:
-    """How large errors are beside the steps of a quantization, summed over blocks of rows."""
+    """Errors relative to the steps of a quantization, summed over blocks of rows."""
 
     def __init__(self, quantization: Quantization) -> None:
         self.quantization = quantization
@@ -174,7 +174,7 @@ class _QuantizationErrors:
         self.errors = self.steps = 0.0
 
     def add(self, ref: Array, cand: Array, *, is_reference: bool) -> None:
-        """Count one block of rows; the plain side says how large a block's values are."""
+        """Count one block of rows; the side that is not quantized shows how large a block's values are."""
         plain, other = (cand, ref) if is_reference else (ref, cand)
         with np.errstate(all="ignore"):
             values = plain.astype(np.float32).reshape(-1, plain.shape[-1] if plain.ndim else 1)
@@ -192,13 +192,13 @@ class _QuantizationErrors:
         self.far += int(np.count_nonzero(off > _FAR_STEPS * step[:, None]))
 
     def _step(self, parts: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The distance of neighbouring values in a block, as wide as a scale in 16 bits may make it."""
+        """The distance of neighbouring values in a block, as wide as a 16-bit scale may make it."""
         largest = np.abs(parts).max(axis=-1)
         step: NDArray[np.float32] = largest * (2 / (2**self.quantization.bits - 1) + 2.0**-9)
         return step
 
     def explanation(self, diff: Diff) -> str | None:
-        """What to say where the steps explain the error."""
+        """What to say if the steps explain the error, else None."""
         if not self.elements:
             return None
         noise = math.sqrt(self.errors / self.elements)

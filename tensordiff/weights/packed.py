@@ -1,4 +1,4 @@
-"""Quantized parameters as numbers: what belongs to one (scales, biases) put together with it, and how coarse it is.
+"""Quantized parameters as numbers: a weight together with its scales and biases, and how coarse it is.
 
 GGUF blocks are dequantized by their reader. MLX packs integers into ``uint32`` beside ``scales`` and ``biases``; fp8
 checkpoints keep ``weight_scale_inv`` (a scale for each 128 x 128) or ``weight_scale`` beside ``weight``; so do int8
@@ -31,7 +31,7 @@ class MlxPacked(NamedTuple):
 
     @property
     def spec(self) -> Spec:
-        """As it is read: float32."""
+        """The spec as it is read: float32."""
         shape = self.packed.spec.shape
         return Spec((*shape[:-1], shape[-1] * 32 // self.bits), DTYPES["float32"])
 
@@ -60,9 +60,9 @@ _MLX_BITS, _MLX_GROUPS = (4, 8, 6, 5, 3, 2), (64, 32, 128)
 def mlx_packed(
     packed: StoredTensor, scales: StoredTensor, biases: StoredTensor | None, declared: tuple[int, int] | None
 ) -> MlxPacked | None:
-    """MLX's packed weight, by the bits and group size that its config tells, or the only usual ones that fit.
+    """MLX's packed weight, by the bits and group size that its config declares, or the only usual ones that fit.
 
-    None where shapes do not fit together so: a config is as much a stranger's as the file.
+    None if shapes do not fit together that way: a config is as little trusted as the file.
     """
     shape, groups = packed.spec.shape, scales.spec.shape
     if not shape or not packed.spec.size or shape[:-1] != groups[:-1] or len(shape) != len(groups):
@@ -89,16 +89,16 @@ class _Scaled:
 
     @property
     def spec(self) -> Spec:
-        """As it is read."""
+        """The spec as it is read."""
         return Spec(self.weight.spec.shape, DTYPES["float32"])
 
 
 class Fp8Scaled(_Scaled):
-    """A weight in fp8 and its scales: one, one a row, or one a block of both axes."""
+    """A weight in fp8 and its scales: a single one, one per row, or one per block of both axes."""
 
     @property
     def quantization(self) -> Quantization:
-        """Each value is rounded by itself, so that no block matters."""
+        """How coarse it is. Each value is rounded by itself, so the block does not matter."""
         return Quantization(name_of(self.weight.spec.dtype), 0, 1)
 
     def read(self) -> Array:
@@ -124,17 +124,17 @@ class Fp8Smallest(NamedTuple):
 
     @property
     def spec(self) -> Spec:
-        """As the weight's."""
+        """The spec of the weight."""
         return self.of.spec
 
     def read(self) -> Array:
-        """Half the smallest step of the type, in the element's own scale."""
+        """Half the smallest step of the dtype, times the element's scale."""
         half = HALF_SMALLEST_STEP.get(name_of(self.of.weight.spec.dtype), 2.0**-10)
         return np.abs(self.of.scales()) * np.float32(half)
 
 
 def fp8_scaled(weight: StoredTensor, scale: StoredTensor) -> Fp8Scaled | None:
-    """A weight with its scales; None where their shapes say nothing of which scale is whose."""
+    """A weight with its scales; None if their shapes do not show which scale is whose."""
     shape, scales = weight.spec.shape, scale.spec
     if len(shape) != 2 or not weight.spec.size or not scales.size:
         return None
@@ -153,7 +153,7 @@ def _block_lengths(shape: tuple[int, ...], scales: tuple[int, ...]) -> tuple[int
 
 
 class Int8Scaled(_Scaled):
-    """A weight in int8 and its scales: one a row, or one for each group of a row (compressed-tensors' w8a8)."""
+    """A weight in int8 and its scales: one per row, or one for each group of a row (compressed-tensors' w8a8)."""
 
     @property
     def quantization(self) -> Quantization:
@@ -177,7 +177,7 @@ class Int8Scaled(_Scaled):
 
 
 def int8_scaled(weight: StoredTensor, scale: StoredTensor) -> Int8Scaled | None:
-    """A weight with its scales; None where there is not one or more a row."""
+    """A weight with its scales; None unless there are one or more per row."""
     shape, scales = weight.spec.shape, scale.spec
     if len(shape) != 2 or not weight.spec.size or not scales.shape or scales.shape[0] != shape[0]:
         return None
@@ -186,7 +186,7 @@ def int8_scaled(weight: StoredTensor, scale: StoredTensor) -> Int8Scaled | None:
 
 
 def quantization_of(stored: StoredTensor) -> Quantization | None:
-    """How a tensor, or what a view is made of, was quantized; None for plain numbers."""
+    """How a tensor, or the tensor behind a view, was quantized; None for plain numbers."""
     match stored:
         case QuantizedTensor():
             return GGML[stored.code]
@@ -203,7 +203,7 @@ def quantization_of(stored: StoredTensor) -> Quantization | None:
 
 
 def smallest_of(stored: StoredTensor) -> StoredTensor | None:
-    """By how much each element may be off, however small it is: of a weight in fp8, or of a view of one."""
+    """By how much each element may be off, however small it is: for a weight in fp8, or a view of one."""
     match stored:
         case Fp8Scaled():
             return Fp8Smallest(stored)

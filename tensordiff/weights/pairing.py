@@ -1,8 +1,8 @@
-"""Which parameter of the candidate is which of the reference.
+"""Which parameter of the candidate corresponds to which of the reference.
 
-In this order, each on what is left: the user's maps; names that rules and presets make equal; parts that one side
-fuses (q, k and v; gate and up; experts in one stack); values that are the same; rules learned from these, for layers
-whose values differ; an embedding that is the head, too. What is left over is missing or unexpected, and a finding.
+The steps, each on what the earlier ones left: the user's maps; names that rules and presets make equal; parts that one
+side fuses (q, k and v; gate and up; experts in one stack); equal values; rules learned from these, for layers whose
+values differ; an embedding that is also the head. What remains is missing or unexpected, and a finding.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ class Pairing:
     missing: tuple[Parameter, ...] = ()
     unexpected: tuple[Parameter, ...] = ()
     derived: tuple[Parameter, ...] = ()
+    """Parameters that only one side has and that the model computes itself."""
     training: tuple[Parameter, ...] = ()
     """State of an optimizer that only one side keeps."""
-    """On one side only, and computed by the model itself."""
+
     unread: tuple[tuple[Side, Parameter, str], ...] = ()
     """What could not be read, and why."""
     learned: tuple[LearnedName, ...] = ()
@@ -92,13 +93,13 @@ def pair_parameters(reference: Dump, candidate: Dump, rules: RulesFile | None = 
 
 
 def _by_stem(dump: Dump, items: Sequence[Parameter]) -> Dump:
-    """A dump whose layers are stems, which is what presets are chosen by."""
+    """A dump whose layers are stems; presets are chosen by these."""
     entries = tuple(Entry(item.name, item.stem, "output", 1, 0, item.stored) for item in items)
     return replace(dump, entries=entries, parameters=())
 
 
 def _named(items: Iterable[Parameter], rules: RuleSet, side: Side) -> list[Parameter]:
-    """With canonical names; what only parameters are called otherwise is renamed here."""
+    """Parameters with canonical names; what only parameters call differently is renamed here."""
     found = []
     for item in items:
         name = _ROPE_NAMES.sub(r".self_attn.\1_proj", rules.canonical(item.stem, side))
@@ -117,7 +118,7 @@ class _Matcher:
         self.learned: list[LearnedName] = []
 
     def _readable(self, side: Side) -> list[Parameter]:
-        """The parameters of a side whose headers can be believed; the others are named."""
+        """The parameters of a side whose headers can be trusted; the others are reported."""
         found = []
         for item in self.all[0 if side == "reference" else 1]:
             if why := why_unreadable(item):
@@ -127,9 +128,9 @@ class _Matcher:
         return found
 
     def leave_packed(self) -> None:
-        """Name what is packed in a way that is not read, where the other side has not the same bits to lay beside it.
+        """Report packed parameters that are not read, unless the other side has the same bits to compare.
 
-        What the other side calls by that name is not missing then: nobody knows.
+        Parameters of the same name on the other side then do not count as missing: nobody knows.
         """
         sides: tuple[tuple[Side, list[Parameter]], ...] = (("reference", self.reference), ("candidate", self.candidate))
         packed = [(side, item) for side, items in sides for item in items if is_packed(item)]
@@ -141,11 +142,11 @@ class _Matcher:
 
     @property
     def has_original_names(self) -> bool:
-        """Whether a side keeps rope's rows as Llama's original code does."""
+        """Whether a side orders rope's rows as Llama's original code does."""
         return any(re.search(r"\.w[qk]$", item.stem) for items in self.all for item in items)
 
     def take(self, reference: SideView, candidate: SideView, by: PairedBy, name: str = "") -> None:
-        """Pair two sides, and use up what they are made of."""
+        """Pair two sides, and use up the parameters they are made of."""
         title = name or (reference.parameters[0].title if len(reference.parameters) == 1 else
                          candidate.parameters[0].title)  # fmt: skip
         self.pairs.append(ParameterPair(title, reference, candidate, by))
@@ -163,7 +164,7 @@ class _Matcher:
     # --- names -----------------------------------------------------------------------------------
 
     def take_maps(self, plan: AlignmentPlan) -> None:
-        """The user's maps, in canonical names: ``cat(a.weight, b.weight)``."""
+        """Pair by the user's maps, in canonical names: ``cat(a.weight, b.weight)``."""
         if not plan.maps:
             return
         by_id: dict[int, Parameter] = {}
@@ -174,7 +175,7 @@ class _Matcher:
             self.take(views[0], views[1], "map")
 
     def take_named(self) -> None:
-        """Names that are equal after the rules; a bare name is also a weight's."""
+        """Pair names that are equal after the rules; a bare name also matches a weight's."""
         theirs = by_canonical(self.candidate)
         found: list[tuple[Parameter, Parameter, PairedBy]] = []
         taken: set[int] = set()
@@ -189,7 +190,7 @@ class _Matcher:
     # --- parts -----------------------------------------------------------------------------------
 
     def take_fused(self) -> None:
-        """q, k and v against one; gate and up against one; either side may be the one that fuses."""
+        """Pair q, k and v with one tensor, gate and up with one; either side may be the one that fuses."""
         for is_swapped in (False, True):
             parts_side, whole_side = (
                 (self.candidate, self.reference) if is_swapped else (self.reference, self.candidate)
@@ -199,7 +200,7 @@ class _Matcher:
                 self.take(*(sides[::-1] if is_swapped else sides), "fused", whole.title)
 
     def take_experts(self) -> None:
-        """Experts one by one against a stack of them."""
+        """Pair single experts with a stack of them."""
         for is_swapped in (False, True):
             singles, stacks = (self.candidate, self.reference) if is_swapped else (self.reference, self.candidate)
             for view, stack in list(_stacks(singles, stacks)):
@@ -209,7 +210,7 @@ class _Matcher:
     # --- values ----------------------------------------------------------------------------------
 
     def take_by_value(self) -> None:
-        """What is left, where values are the same and are nobody else's."""
+        """Pair what is left, if values are equal and no other parameter has them."""
         ours, theirs = self.reference[:_MOST_BY_VALUE], self.candidate[:_MOST_BY_VALUE]
         if not ours or not theirs:
             return
@@ -223,7 +224,7 @@ class _Matcher:
                 self.take(SideView.of(item), SideView.of(alike[0]), "value")
 
     def take_learned(self) -> None:
-        """What values proved in some layers holds in the others, too."""
+        """Apply to the other layers what values proved in some."""
         proofs: Counter[tuple[str, str]] = Counter()
         for pair in self.pairs:
             if pair.by == "value" and len(pair.reference.parameters) == len(pair.candidate.parameters) == 1:
@@ -243,7 +244,7 @@ class _Matcher:
         self.take_many(found)
 
     def take_tied(self) -> None:
-        """A head that one side does not have is its embedding; so are the embeddings of T5's two halves."""
+        """Pair a head that one side lacks with its embedding; the same for the embeddings of T5's two halves."""
         for is_swapped in (False, True):
             whole, other = (self.candidate, self.all[0]) if is_swapped else (self.reference, self.all[1])
             embedding = next((item for item in other if item.is_embedding), None)
@@ -255,9 +256,9 @@ class _Matcher:
                     self.take(*(sides[::-1] if is_swapped else sides), "value", item.title)
 
     def pairing(self, is_permuted: bool) -> Pairing:
-        """All pairs in natural order, in shapes that fit and by conventions of the formats.
+        """All pairs in natural order, in shapes that fit and by the conventions of the formats.
 
-        What order a file has them in says nothing: shards are filled as they come.
+        The order in a file says nothing: shards are filled as parameters arrive.
         """
         in_order = sorted(self.pairs, key=lambda pair: natural_key(pair.name))
         fitting = [fit_shapes(pair) for pair in in_order]
@@ -284,7 +285,7 @@ def _as_dump(items: Iterable[Parameter], by_id: dict[int, Parameter]) -> Dump:
 
 
 class _Holders:
-    """Parameters of one side, by what they hold, as they are and transposed."""
+    """Parameters of one side, by their values, as they are and transposed."""
 
     def __init__(self, items: Sequence[Parameter]) -> None:
         self._views: dict[tuple[int, ...], list[tuple[Parameter, StoredTensor]]] = defaultdict(list)
@@ -296,7 +297,7 @@ class _Holders:
         self._indexes: dict[tuple[int, ...], tuple[SampleIndex, float]] = {}
 
     def near(self, item: Parameter) -> list[Parameter]:
-        """Those that may hold the same, each once."""
+        """Those that may hold the same values, each once."""
         shape = item.spec.shape
         views = self._views.get(shape)
         wanted = sample_or_none(item.stored) if views else None
@@ -336,7 +337,7 @@ def _template(item: Parameter) -> str:
 
 
 def _fusions(parts_of: Sequence[Parameter], wholes: Sequence[Parameter]) -> Iterator[tuple[list[Parameter], Parameter]]:
-    """Parts that have no pair and the one parameter that has room for them."""
+    """Parts that have no pair, and the one parameter whose size they fill."""
     left = {(item.canonical, item.kind): item for item in parts_of}
     free: dict[tuple[tuple[str, ...], str], list[Parameter]] = defaultdict(list)
     for item in wholes:
@@ -360,7 +361,7 @@ def _fusions(parts_of: Sequence[Parameter], wholes: Sequence[Parameter]) -> Iter
 
 
 def _holds(whole: Parameter, parts: Sequence[Parameter]) -> bool:
-    """Whether a parameter has as many rows as its parts together; of a ``Conv1D``, as many columns."""
+    """Whether a parameter has as many rows as its parts together; for a ``Conv1D``, as many columns."""
     shape, first = whole.spec.shape, parts[0].spec.shape
     if any(len(part.spec.shape) != len(first) or part.spec.shape[1:] != first[1:] for part in parts):
         return False
@@ -369,7 +370,7 @@ def _holds(whole: Parameter, parts: Sequence[Parameter]) -> bool:
 
 
 def _stacks(singles: Sequence[Parameter], stacks: Sequence[Parameter]) -> Iterator[tuple[SideView, Parameter]]:
-    """Experts by number, put into one tensor, and the stack that has room for it."""
+    """Experts by number, stacked into one tensor, and the stack of the same size."""
     experts: dict[tuple[str, str], dict[str, dict[int, Parameter]]] = defaultdict(lambda: defaultdict(dict))
     for item in singles:
         if match := _EXPERT.match(item.canonical):

@@ -33,7 +33,7 @@ class Quantization(NamedTuple):
     is_exact_scale: bool = True
     """Whether a block's scale is kept in 16 bits or more; ggml's K types keep it in four to eight."""
     is_calibrated: bool = False
-    """Whether values were chosen for what comes out of the layer, and need not be the nearest."""
+    """Whether values were chosen for the layer's output, so that they need not be the nearest."""
 
 
 GGML = {
@@ -50,14 +50,14 @@ GGML = {
 
 
 class Dequantized(NamedTuple):
-    """A weight that a capture wrote as the numbers it stands for."""
+    """A quantized weight that a capture wrote dequantized."""
 
     stored: StoredTensor
     quantization: Quantization
 
     @property
     def spec(self) -> Spec:
-        """As it was written."""
+        """The spec as it was written."""
         return self.stored.spec
 
     def read(self) -> Array:
@@ -66,7 +66,7 @@ class Dequantized(NamedTuple):
 
 
 def declared_quantization(facts: Mapping[str, object], name: str) -> Quantization | None:
-    """What a dump says of a parameter of its own."""
+    """The quantization that a dump declares for a parameter."""
     found = facts.get("quantization")
     if not isinstance(found, dict):
         return None
@@ -81,10 +81,10 @@ def declared_quantization(facts: Mapping[str, object], name: str) -> Quantizatio
 
 
 def is_plausible_quantization(stored: StoredTensor, quantization: Quantization) -> bool:
-    """Whether the values are as few as the bits allow, in each block of the first rows.
+    """Whether each block of the first rows has as few distinct values as the declared bits allow.
 
-    A dump may come from a stranger, and what it says of itself loosens how it is judged. It is believed of blocks that
-    are too short for that to show.
+    A dump may come from a stranger, and its declaration loosens how it is judged. It is believed for blocks that are
+    too short to show it.
     """
     shape = stored.spec.shape
     if len(shape) < 2 or not quantization.bits or shape[-1] % quantization.block:

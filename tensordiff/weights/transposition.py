@@ -1,9 +1,9 @@
 """Weights that one side keeps as [in, out] and the other as [out, in]: when that is a layout, and when a bug.
 
-It is a layout where a checkpoint keeps most of its linear weights so, or calls them ``kernel``. A stack of experts says
-nothing of linear weights, nor does the vocabulary: stacks have a layout of their own, and an embedding or a head that
-is transposed alone was transposed by mistake. Values of a square weight are looked at only where there is a layout: its
-shape fits without the transposition that all others got, so that it is easily forgotten there.
+It is a layout if a checkpoint keeps most of its linear weights so, or calls them ``kernel``. Stacks of experts say
+nothing about linear weights, nor does the vocabulary: stacks have a layout of their own, and an embedding or a head
+that is transposed alone was transposed by mistake. Values of a square weight are examined only if there is a layout:
+its shape fits without the transposition that all others got, so that it is easily forgotten there.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LAYOUT_FINDINGS = (MIXED_LAYOUT, TRANSPOSED_ALONE, NOT_TRANSPOSED_ALONE, KERNEL_
 
 _KERNEL = re.compile(r"(?:^|[./])kernel$")
 _TABLE = re.compile(r"embed|position|_bias|table|token_type")
-"""Names of weights whose rows are looked up, and not multiplied by: they have one layout everywhere."""
+"""Names of weights whose rows are looked up rather than multiplied by: they have one layout everywhere."""
 
 
 def with_transposition(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
-    """Pairs seen by the layout that their checkpoints keep throughout; what is laid out otherwise is a finding."""
+    """Pairs viewed by the layout that their checkpoints use throughout; deviations are findings."""
     ways = {is_stack: _is_layout(list(_voters(pairs, is_stack))) for is_stack in (False, True)}
     squares = [
         _transposed_by_value(pair) if ways[_is_stack(pair)] or _is_kernel(pair) else pair for pair in pairs
@@ -42,12 +42,12 @@ def with_transposition(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
 
 
 def is_transposed(pair: ParameterPair) -> bool:
-    """Whether the candidate is seen transposed."""
+    """Whether the candidate is viewed transposed."""
     return VIEW in pair.candidate.views
 
 
 def _finding_if_transposed(pair: ParameterPair) -> ParameterPair:
-    # What the user maps is as it should be, and a weight that was found by its values has no name that says a layout.
+    # What the user maps is as it should be, and for a weight that was found by its values, no name suggests a layout.
     is_finding = is_transposed(pair) and not pair.mismatch and pair.by not in ("map", "value")
     return replace(pair, mismatch=TRANSPOSED_ALONE) if is_finding else pair
 
@@ -63,7 +63,7 @@ def _voters(pairs: Sequence[ParameterPair], is_stack: bool) -> Iterator[Paramete
 
 
 def _is_layout(voters: Sequence[ParameterPair]) -> bool:
-    """Whether most weights are transposed: an oblong one shows it by its shape, a square one by its values."""
+    """Whether most weights are transposed: a rectangular one shows it by its shape, a square one by its values."""
     if not any(map(is_transposed, voters)):
         return False
     seen = [_transposed_by_value(pair) for pair in voters]
@@ -81,7 +81,7 @@ def _is_kernel(pair: ParameterPair) -> bool:
 
 
 def _with_untransposed_findings(pairs: Sequence[ParameterPair], *, is_layout: bool) -> list[ParameterPair]:
-    """A square weight that is not transposed in most layers is a finding where linear weights, or kernels, are."""
+    """Report square weights that are not transposed in most layers, if linear weights, or kernels, are."""
     oblong = [is_transposed(pair) for pair in pairs if _is_kernel(pair) and not pair.mismatch and not _is_square(pair)]
     are_kernels_transposed = 2 * sum(oblong) >= len(oblong)  # else these are kernels by name alone
     found = list(pairs)
@@ -120,7 +120,7 @@ def _is_square(pair: ParameterPair) -> bool:
 
 
 def _kinds(pairs: Sequence[ParameterPair]) -> dict[str, list[int]]:
-    """Which pairs are the same weight of several layers, by their numbers; only matrices."""
+    """The positions of pairs that are the same weight of several layers; only matrices."""
     kinds: defaultdict[str, list[int]] = defaultdict(list)
     for k, pair in enumerate(pairs):
         if not pair.mismatch and len(pair.reference.stored.spec.shape) > 1:
@@ -129,7 +129,7 @@ def _kinds(pairs: Sequence[ParameterPair]) -> dict[str, list[int]]:
 
 
 def _same_in_all_layers(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
-    """A weight is transposed in all layers or in none: one that does otherwise than most of its kind is a finding."""
+    """A weight is transposed in all layers or in none: one that deviates from most of its kind is a finding."""
     kinds = _kinds(pairs)
     transposed = {k for members in kinds.values() for k in members if is_transposed(pairs[k])}
     mostly_transposed = 2 * len(transposed) > sum(map(len, kinds.values()))
@@ -144,7 +144,10 @@ def _same_in_all_layers(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
 
 
 def _unlike_its_kind(pair: ParameterPair) -> ParameterPair:
-    """One that is not laid out as its kind. A square one that is not the reference's either way is seen as its kind."""
+    """A weight that is not laid out like its kind.
+
+    A square one that does not equal the reference's as it is gets the view of its kind instead of a finding.
+    """
     a, b = pair.reference.stored, pair.candidate.stored
     if not is_transposed(pair) and _is_square(pair):
         try:

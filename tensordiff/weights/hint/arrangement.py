@@ -1,4 +1,4 @@
-"""The right values in the wrong place: another parameter's slot, transposed, permuted, fused in another order."""
+"""The right values in the wrong place: in another parameter, transposed, permuted, fused in another order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def wrong_slot(tables: PairTables) -> Hint | None:
 
 
 def _off_by(own: object, other: object) -> str:
-    """`` (1 layer further)`` where the names differ in one number."""
+    """`` (1 layer further)`` if the names differ in one number."""
     ours, theirs = getattr(own, "title", ""), getattr(other, "title", "")
     if NUMBER_PART.sub("{}", ours) != NUMBER_PART.sub("{}", theirs):
         return ""
@@ -61,7 +61,7 @@ def untied(tables: PairTables) -> Hint | None:
 
 
 def transposed(tables: PairTables) -> Hint | None:
-    """Square and exchanged; or a layout that all others of the checkpoint have and this one has not."""
+    """A square matrix whose rows and columns are exchanged, or a stack of such."""
     rows, columns = tables.ref.shape
     if tables.parts > 1:
         return _transposed_parts(tables)
@@ -110,13 +110,13 @@ def rows_permuted(tables: PairTables) -> Hint | None:
         if text := fused_order(seen_from, parts.part_rows, names):
             return Hint("fused order", f"fused in another order: {text}", {"order": text})
     kind, text, size = name_of_order(order, what)
-    # Where rows repeat, as padding does, a shift is one order of many.
+    # If rows repeat, as padding does, many orders are possible, and one of them is a shift.
     shifted = rows_shifted(tables) if (kind, size) == ("permuted", 0) else None
     return shifted or Hint(kind, text, {"block": size} if size else {})
 
 
 def rows_shifted(tables: PairTables) -> Hint | None:
-    """Rows moved by a number of places, from some row on: one was put in or left out, the end was padded or cut."""
+    """Rows moved by a number of places, from some row on: one was inserted or left out, the end was padded or cut."""
     if tables.parts > 1 or tables.ref.shape[1] < _SMALLEST or not is_telling(tables.ref):
         return None
     shift = shift_of_rows(tables.ref, tables.cand, tables.equal_rows, tables.slack)
@@ -146,7 +146,7 @@ def _columns(tables: PairTables) -> int:
 
 
 def misread(tables: PairTables) -> Hint | None:
-    """The numbers lie in memory as they should, and were read with rows and columns exchanged."""
+    """The numbers are in the right order in memory, and were read with rows and columns exchanged."""
     rows, columns = tables.ref.shape
     if min(rows, columns) < 2 or columns != _columns(tables) or tables.parts > 1:
         return None

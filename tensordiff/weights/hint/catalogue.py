@@ -1,7 +1,7 @@
 """Every kind of weight bug that is recognized, in the order in which they are tried.
 
-A test takes a ``PairTables`` and returns a ``Hint`` or None. Exact tests stand before likely ones. A kind is said where
-the values prove it by a clear margin, and not otherwise: tests/weights/test_planted.py plants each and counts.
+A test takes ``PairTables`` and returns a ``Hint`` or None. Exact tests come before likely ones. A kind is reported only
+if the values prove it by a clear margin: tests/weights/test_planted.py plants each and counts.
 """
 
 from __future__ import annotations

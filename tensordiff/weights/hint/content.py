@@ -28,7 +28,7 @@ _NAMED_FACTORS = {2.0: "2", 0.5: "1/2", 4.0: "4", 0.25: "1/4", math.sqrt(2): "âˆ
 
 
 def constant(tables: PairTables) -> Hint | None:
-    """All zero, all one, all alike, where the reference is not."""
+    """All zero, all one, or all equal, while the reference is not."""
     values = tables.cand
     if np.ptp(tables.ref) == 0 or np.ptp(values) != 0 or values.size < 2:
         return None
@@ -54,7 +54,7 @@ def few_elements(tables: PairTables) -> Hint | None:
 
 
 def cast(tables: PairTables) -> Hint | None:
-    """The reference's values rounded to a coarser type than either side has."""
+    """The reference's values rounded to a coarser dtype than either side has."""
     sides = [tables.pair.reference.stored, tables.pair.candidate.stored]
     if any(quantization_of(side) for side in sides):
         return None
@@ -85,7 +85,7 @@ def _truncated(values: Floats, name: str) -> Floats | None:
 
 
 def _is_same(made: Floats, cand: Floats) -> bool:
-    """Equal in all but one of a thousand elements: libraries differ in the smallest numbers."""
+    """Whether all but one in a thousand elements are equal: libraries differ in the smallest numbers."""
     return bool(np.count_nonzero(made != cand) <= made.size // 1000)
 
 
@@ -101,12 +101,12 @@ def last_bits(tables: PairTables) -> Hint | None:
         return None
     factor = _factor(tables.ref, tables.cand)
     if factor is not None and abs(factor - 1) > 4 * UNIT_ROUNDOFF[name]:
-        return None  # a factor, which has a name of its own
+        return None  # a factor, which ``scale`` reports
     return Hint("last bits", f"off by no more than {most} units in the last place of {name}: computed, not copied", {})
 
 
 def offset(tables: PairTables) -> Hint | None:
-    """A constant more everywhere: a norm that keeps 1 + w."""
+    """A constant added everywhere: a norm that keeps 1 + w."""
     if not is_telling(tables.ref) and tables.ref.size < 8:
         return None
     step = max(1, tables.ref.size // _SAMPLED)
@@ -190,7 +190,7 @@ def slice_differs(tables: PairTables) -> Hint | None:
 
 
 def _relation(tables: PairTables, cand: Floats, ref: Floats, places: NDArray[np.int64]) -> str:
-    """What rows are where they differ: the reference's times a factor; nothing where that is not known."""
+    """What differing rows are: the reference's times a factor; empty if that is not known."""
     factor = _factor(ref[places], cand[places])
     if factor is not None and bool(np.all(rows_alike(cand[places], (ref[places] * factor), max(tables.slack, 1e-5)))):
         return f"{_factor_text(factor)} times the reference"
@@ -247,7 +247,7 @@ def scale_by_blocks(tables: PairTables) -> Hint | None:
 
 
 def not_loaded(tables: PairTables) -> Hint | None:
-    """Nothing in common with the reference: how such values look tells an initialization from other weights."""
+    """Nothing in common with the reference: values either look like an initialization, or are other weights."""
     if tables.cand.size < _ENOUGH or np.ptp(tables.ref) == 0:
         return None
     correlation = _correlation(tables.ref, tables.cand)
@@ -273,12 +273,12 @@ def _correlation(ref: Floats, cand: Floats) -> float:
 
 
 def has_related_rows(ref: Floats, cand: Floats) -> bool:
-    """Whether rows or columns of the candidate point where some of the reference do: then it is no stranger."""
+    """Whether rows or columns of the candidate point like some of the reference's, so that the two are related."""
     for ours, theirs in ((ref, cand), (ref.T, cand.T)):
         if ours.shape[1] < _TELLING:
             continue
         places = np.unique(np.linspace(0, len(theirs) - 1, _ROWS_TRIED).astype(int))
-        # Of n rows at random in c columns the nearest has a cosine of about sqrt(2 ln n / c).
+        # Of n random rows with c columns, the nearest has a cosine of about sqrt(2 ln n / c).
         chance = math.sqrt(2 * math.log(max(2, len(ours))) / ours.shape[1])
         if float(np.median(_nearest_cosines(ours, theirs[places]))) > min(0.9, 2 * chance):
             return True
@@ -286,7 +286,7 @@ def has_related_rows(ref: Floats, cand: Floats) -> bool:
 
 
 def _nearest_cosines(every: Floats, some: Floats) -> Floats:
-    """How near the nearest of all rows points to each of some, in either direction."""
+    """For each of some rows, the largest cosine with any of all rows, in either direction."""
     found = np.zeros(len(some), np.float32)
     norms = np.linalg.norm(some, axis=1)[:, None]
     for start in range(0, len(every), _ROWS_AT_ONCE):
@@ -298,7 +298,7 @@ def _nearest_cosines(every: Floats, some: Floats) -> Floats:
 
 
 def _initialization(values: Floats) -> str | None:
-    """How a library would have made such values; None where none would."""
+    """How a library would have initialized such values; None if none would."""
     mean = float(values.mean(dtype=np.float64))
     moments = [(float(np.sum((v - mean) ** 2)), float(np.sum((v - mean) ** 4))) for (v,) in wide_blocks(values)]
     second, fourth = (sum(column) / values.size for column in zip(*moments, strict=True))

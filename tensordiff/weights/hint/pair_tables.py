@@ -1,4 +1,4 @@
-"""A differing pair as the tests of the catalogue see it: tables of rows and columns, and who else could be meant."""
+"""A differing pair as tables of rows and columns, for the tests of the catalogue, and a search for equal parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tensordiff.weights.views import read_rows, row_ranges
 Order = NDArray[np.int64]
 
 MOST_ELEMENTS = 1 << 24
-"""Elements of a side that a hint looks at; of a larger table, all rows and as many columns as fit."""
+"""Elements of a side that a hint examines; of a larger table, all rows and as many columns as fit."""
 _FINGERPRINT_COLUMNS = 64
 
 
@@ -30,10 +30,10 @@ class PairTables:
 
     pair: ParameterPair
     ref: Floats
-    """[rows, columns]; of a vector, one column; of a stack, the rows of all its parts."""
+    """[rows, columns]; a vector has one column, a stack has the rows of all its parts."""
     cand: Floats
     slack: float
-    """The relative error that types explain."""
+    """The relative error that dtypes explain."""
     reference: ParameterFinder
     candidate: ParameterFinder
 
@@ -45,7 +45,7 @@ class PairTables:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the tables hold all columns; of large ones they hold the first."""
+        """Whether the tables hold all columns; those of large parameters hold only the first."""
         return self.ref.size == self.pair.reference.stored.spec.size
 
     @cached_property
@@ -59,7 +59,7 @@ class PairTables:
         return rows_alike(self.cand.T, self.ref.T, self.slack)
 
     def fits(self, made: Floats) -> bool:
-        """Whether values made from the reference's are the candidate's."""
+        """Whether values made from the reference's equal the candidate's."""
         return are_alike(self.cand, made, self.slack)
 
 
@@ -94,7 +94,7 @@ def table(stored: StoredTensor) -> Floats:
 
 @dataclass(eq=False)
 class ParameterFinder:
-    """All parameters of one side, to find the one that holds given values."""
+    """All parameters of one side, to find those that hold given values."""
 
     items: Sequence[Parameter]
     _fingerprints: dict[int, Floats | None] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class ParameterFinder:
         return found
 
     def fingerprint(self, item: Parameter) -> Floats | None:
-        """A few values of a parameter; None where it cannot be read."""
+        """A few values of a parameter; None if it cannot be read."""
         if id(item) not in self._fingerprints:
             try:
                 self._fingerprints[id(item)] = fingerprint_of(item.stored)
