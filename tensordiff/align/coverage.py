@@ -163,13 +163,13 @@ class Coverage:
     def sentence(self) -> str:
         """The coverage in words, on one line."""
         sides = (("reference", self.reference), ("candidate", self.candidate))
-        said = (f"{len(side.compared)} of {side.total} outputs of the {name}" for name, side in sides)
+        phrases = (f"{len(side.compared)} of {side.total} outputs of the {name}" for name, side in sides)
         why = (
             "; one engine has several operations for one of the other, whose share counts"
             if self.is_of_two_engines
             else ""
         )
-        return f"compared {', '.join(said)}{why}"
+        return f"compared {', '.join(phrases)}{why}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""

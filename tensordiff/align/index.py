@@ -132,8 +132,8 @@ class Index:
             else:
                 texts = self._outlines.get((f"{layer[: at.start]}{{}}{layer[at.stop :]}", step), [])
             return [{one.letter: number} for number in map(one.number, texts) if number is not None]
-        found = (bindings(layer, name) for name, at in self._calls_of_layers if at == step)
-        return [bound for bound in found if bound is not None]
+        bound_numbers = (bindings(layer, name) for name, at in self._calls_of_layers if at == step)
+        return [bound for bound in bound_numbers if bound is not None]
 
     @cached_property
     def _outlines(self) -> dict[tuple[str, int], list[str]]:

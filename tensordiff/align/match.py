@@ -382,11 +382,11 @@ def _inputs_of_mapped(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
 
 
 def _inputs_by_call(entries: Iterable[Entry]) -> dict[tuple[str, int, int], list[Entry]]:
-    found: dict[tuple[str, int, int], list[Entry]] = defaultdict(list)
+    by_call: dict[tuple[str, int, int], list[Entry]] = defaultdict(list)
     for entry in entries:
         if entry.is_input:
-            found[entry.layer, entry.call, entry.step].append(entry)
-    return found
+            by_call[entry.layer, entry.call, entry.step].append(entry)
+    return by_call
 
 
 def _only_output(entry: Entry, entries: Sequence[Entry]) -> bool:
@@ -407,9 +407,9 @@ def _partial_calls(
         if not calls or not rule or id(calls[0]) in overruled:
             continue
         for other in others:
-            seen = viewed(calls[0], str(rule.reference))
-            if matcher.is_free(None, other) and not other.is_input and fits_whole(seen, other):
-                yield seen, other
+            partial = viewed(calls[0], str(rule.reference))
+            if matcher.is_free(None, other) and not other.is_input and fits_whole(partial, other):
+                yield partial, other
 
 
 # --- views ---------------------------------------------------------------------------------------

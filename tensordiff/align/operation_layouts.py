@@ -113,11 +113,11 @@ class Layouts:
 
     def _stats_of(self, entry: Entry) -> ValueStats:
         """Mean and RMS, which no transpose changes."""
-        if (found := self._stats.get(id(entry))) is None:
+        if (stats := self._stats.get(id(entry))) is None:
             values = entry.read().reshape(-1).astype(np.float64)
-            found = float(values.mean()), float(np.sqrt(np.dot(values, values) / values.size))
-            self._stats[id(entry)] = found
-        return found
+            stats = float(values.mean()), float(np.sqrt(np.dot(values, values) / values.size))
+            self._stats[id(entry)] = stats
+        return stats
 
 
 def _may_be_transposed(ours: Shape, theirs: Shape) -> bool:

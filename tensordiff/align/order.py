@@ -147,9 +147,13 @@ def infer_order(dump: Dump) -> tuple[list[Entry], bool]:
     """A dump's entries in their likely execution order, and whether values were used to find it."""
     calls = dict.fromkeys(e.call_key for e in dump.entries)
     edges = set(_edges_from_values(dump)) if len(dump) <= _MAX_ENTRIES else set()
-    within = set(_edges_from_names(calls))
+    within_modules = set(_edges_from_names(calls))
     keys = _sort_keys(calls)
-    order = _topological_order(keys, edges | within) if edges or within else sorted(calls, key=keys.__getitem__)
+    order = (
+        _topological_order(keys, edges | within_modules)
+        if edges or within_modules
+        else sorted(calls, key=keys.__getitem__)
+    )
     position = {key: k for k, key in enumerate(order)}
     return sorted(dump.entries, key=lambda e: (position[e.call_key], _port_key(e.port))), bool(edges)
 
@@ -178,12 +182,12 @@ def _edges_from_values(dump: Dump) -> Iterator[tuple[CallKey, CallKey]]:
 
 def _calls_inside(dump: Dump) -> dict[CallKey, list[CallKey]]:
     """For each call of a module, itself and all calls within it."""
-    within: dict[CallKey, list[CallKey]] = defaultdict(list)
+    inside: dict[CallKey, list[CallKey]] = defaultdict(list)
     for layer, step, call in {entry.call_key for entry in dump.entries}:
         parts = layer.split(".")
         for length in range(1, len(parts) + 1):
-            within[CallKey(".".join(parts[:length]), step, call)].append(CallKey(layer, step, call))
-    return within
+            inside[CallKey(".".join(parts[:length]), step, call)].append(CallKey(layer, step, call))
+    return inside
 
 
 def _edges_from_names(calls: Mapping[CallKey, object]) -> Iterator[tuple[CallKey, CallKey]]:

@@ -68,13 +68,13 @@ def second_run(side: SideCoverage) -> SecondRun | None:
     some = _sampled(left)
     choices = [SecondRun(*two) for two in product(starts, repeat=2) if two[0] < two[1]]
     choices = [one for one in choices if not _are_blocks(one, some)] + [SecondRun("", "")]  # the last: second calls
-    found = max(choices, key=lambda one: _count(one, some, compared))
-    if _count(found, left, compared) < max(_FEWEST_ENTRIES, _LEAST_SHARE * len(left)):
+    best = max(choices, key=lambda one: _count(one, some, compared))
+    if _count(best, left, compared) < max(_FEWEST_ENTRIES, _LEAST_SHARE * len(left)):
         return None
     calls = Counter(map(_key, (*side.compared, *left)))
-    if found.first == found.second:
-        return found if sum(n for n in calls.values() if n > 1) >= _EXPLAINED_SHARE * total else None
-    return found if _count(found, (*side.compared, *left), calls.keys()) >= _EXPLAINED_SHARE * total else None
+    if best.first == best.second:
+        return best if sum(n for n in calls.values() if n > 1) >= _EXPLAINED_SHARE * total else None
+    return best if _count(best, (*side.compared, *left), calls.keys()) >= _EXPLAINED_SHARE * total else None
 
 
 def _are_blocks(run: SecondRun, entries: Sequence[Entry]) -> bool:
@@ -85,8 +85,8 @@ def _are_blocks(run: SecondRun, entries: Sequence[Entry]) -> bool:
     first, second = (_NUMBER.sub("0", start) for start in run)
     if first != second:
         return False
-    within = [entry.layer[len(start) :] for entry in entries for start in run if entry.layer.startswith(start)]
-    return 2 * sum(bool(_NUMBER.search(rest)) for rest in within) < len(within)
+    rests = [entry.layer[len(start) :] for entry in entries for start in run if entry.layer.startswith(start)]
+    return 2 * sum(bool(_NUMBER.search(rest)) for rest in rests) < len(rests)
 
 
 def _count(run: SecondRun, entries: Sequence[Entry], among: Collection[_Key]) -> int:

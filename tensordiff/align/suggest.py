@@ -174,12 +174,12 @@ class Suggester:
 
     def _suggestion_of(self, match: Match, agreeing: int, rivals: int) -> Suggestion:
         reference, candidate = Name(label(self.reference, match.reference)), label(self.candidate, match.candidate)
-        seen = view_of(parse_view(match.view), reference) if match.view else reference
+        viewed = view_of(parse_view(match.view), reference) if match.view else reference
         evidence = [f"values agree to {match.rel_l2:.1e}"]
         if agreeing:
             inputs = "an input of the layer agrees" if agreeing == 1 else f"{agreeing} inputs of the layer agree"
             evidence.append(f"{inputs} too")
-        return Suggestion(str(seen), str(Name(candidate)), match.rel_l2, tuple(evidence), rivals, agreeing)
+        return Suggestion(str(viewed), str(Name(candidate)), match.rel_l2, tuple(evidence), rivals, agreeing)
 
     # --- fused tensors ---------------------------------------------------------------------------
 
@@ -261,8 +261,8 @@ def _match_in_any_layout(item: Fingerprint, target: Fingerprint, wanted: Array) 
         return None
     array = item.entry.read()
     for view in layouts(array.shape, wanted.shape):
-        seen = evaluate_view(view, array)
-        distance = rel_l2(seen, wanted) if reconcile(seen.shape, wanted.shape) else 2.0
+        viewed = evaluate_view(view, array)
+        distance = rel_l2(viewed, wanted) if reconcile(viewed.shape, wanted.shape) else 2.0
         if distance <= common_tolerance(item, target):
             return Match(item.entry, target.entry, view, distance)
     return None

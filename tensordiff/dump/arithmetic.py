@@ -49,5 +49,5 @@ def _has_tf32(dump: Dump) -> bool:
 
 
 def _card_has_tf32(card: dict[str, Any]) -> bool:
-    found = re.fullmatch(r"sm_(\d{2,3})[a-z]?", str(card.get("architecture")))
-    return card.get("vendor") != "AMD" and (found is None or int(found[1]) >= _FIRST_WITH_TF32)
+    match = re.fullmatch(r"sm_(\d{2,3})[a-z]?", str(card.get("architecture")))
+    return card.get("vendor") != "AMD" and (match is None or int(match[1]) >= _FIRST_WITH_TF32)

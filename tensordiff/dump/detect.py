@@ -96,8 +96,8 @@ def _ask_readers(at: DumpPath) -> Dump | None:
 
 def _with_folder_contents(at: DumpPath, dump: Dump) -> Dump:
     """Add what else lies in the dump's folder: missing parts, tensors in other formats, and leftovers."""
-    if gone := tuple(missing_parts(dump.files) if at.is_folder else single_part_problem(at.path.name)):
-        dump = replace(dump, problems=dump.problems + gone)
+    if missing := tuple(missing_parts(dump.files) if at.is_folder else single_part_problem(at.path.name)):
+        dump = replace(dump, problems=dump.problems + missing)
     is_plain = dump.format in PLAIN_FORMATS
     if not at.is_folder:
         return with_short_outputs(dump) if is_plain else dump
@@ -173,14 +173,16 @@ def _open_steps(at: DumpPath) -> Dump | None:
         if errors:
             raise errors[0]
         return None
-    within = (p._replace(file=f"{folders[step]}/{p.file}") for step, dump in dumps.items() for p in dump.problems)
+    step_problems = (
+        p._replace(file=f"{folders[step]}/{p.file}") for step, dump in dumps.items() for p in dump.problems
+    )
     whole = replace(
         next(iter(dumps.values())),
         path=at.path,
         entries=tuple(e._replace(step=step) for step, dump in dumps.items() for e in dump.entries),
         ordered=all(dump.ordered for dump in dumps.values()),
         interrupted=any(dump.interrupted for dump in dumps.values()),
-        problems=(*at.problems, *duplicates, *unread, *within),
+        problems=(*at.problems, *duplicates, *unread, *step_problems),
         files=frozenset(folders.values()),
     )
     return _with_leftovers(at, whole, {*folders.values(), *(problem.file for problem in duplicates)})
@@ -279,13 +281,13 @@ def _ways_out(suffix: str) -> str:
 
 def _dumps_below(at: DumpPath) -> str:
     """A hint about subfolders that are dumps themselves."""
-    found = _nearest_dumps(at)
-    if len(found) == 1:
-        return f"; did you mean {printable(at.path / found[0])}?"
-    if found:
-        some = ", ".join(map(printable, found[:3]))
+    dumps = _nearest_dumps(at)
+    if len(dumps) == 1:
+        return f"; did you mean {printable(at.path / dumps[0])}?"
+    if dumps:
+        names = ", ".join(map(printable, dumps[:3]))
         return (
-            f"; {len(found)} of its folders are dumps of their own ({some}{', …' if len(found) > 3 else ''}): name one"
+            f"; {len(dumps)} of its folders are dumps of their own ({names}{', …' if len(dumps) > 3 else ''}): name one"
         )
     return ""
 
@@ -294,7 +296,7 @@ def _nearest_dumps(at: DumpPath) -> list[str]:
     """The subfolders that are dumps, on the first level that has any, by their relative paths."""
     names = at.folders[:_MOST_FOLDERS]
     for _ in range(_MOST_LEVELS):
-        found, deeper = [], []
+        dumps, deeper = [], []
         for name in names[:_MOST_FOLDERS]:
             below = DumpPath(at.path / name)
             try:
@@ -302,10 +304,10 @@ def _nearest_dumps(at: DumpPath) -> list[str]:
             except (DumpError, OSError):
                 continue
             if is_dump:
-                found.append(name)
+                dumps.append(name)
             elif not below.path.is_symlink():
                 deeper += [f"{name}/{folder}" for folder in below.folders[:_MOST_FOLDERS]]
-        if found:
-            return found
+        if dumps:
+            return dumps
         names = deeper
     return []

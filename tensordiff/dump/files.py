@@ -135,10 +135,10 @@ class FileVersion(NamedTuple):
 def version_of(path: Path) -> FileVersion | None:
     """The version of a file as it is now; None if that cannot be determined."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
         return None
-    return FileVersion(found.st_size, found.st_mtime_ns)
+    return FileVersion(status.st_size, status.st_mtime_ns)
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,26 +121,26 @@ def list_folder(folder: Path) -> Listing:
 
     Links that lead out of it, and pipes, sockets and devices that are named like tensor files, are problems.
     """
-    found = Listing([], [], [])
+    result = Listing([], [], [])
     if isinstance(folder, RemotePath):
         return _list_remote(folder)
     try:
         with os.scandir(folder) as items:
             for item in items:
                 if item.is_symlink() and (why := _bad_link(folder, item.name)):
-                    found.problems.append(Problem(item.name, why, is_unread=_may_hold_tensors(item)))
+                    result.problems.append(Problem(item.name, why, is_unread=_may_hold_tensors(item)))
                 elif item.is_file():
-                    found.files.append(item.name)
+                    result.files.append(item.name)
                 elif item.is_dir():
-                    found.folders.append(item.name)
+                    result.folders.append(item.name)
                 elif _may_hold_tensors(item):
-                    found.problems.append(Problem(item.name, NOT_A_FILE, is_unread=True))
+                    result.problems.append(Problem(item.name, NOT_A_FILE, is_unread=True))
     except OSError as error:
         raise NotADump(f"{printable(folder)}: cannot be listed ({reason(error)})") from error
-    found.files.sort(key=natural_key)
-    found.folders.sort(key=natural_key)
-    found.problems.sort(key=lambda problem: natural_key(problem.file))
-    return found
+    result.files.sort(key=natural_key)
+    result.folders.sort(key=natural_key)
+    result.problems.sort(key=lambda problem: natural_key(problem.file))
+    return result
 
 
 def _list_remote(folder: RemotePath) -> Listing:
@@ -206,13 +206,13 @@ def list_tree(at: DumpPath) -> Tree:
             problems.append(Problem(name, "lies deeper, or beside more files, than is looked at; move it", True))
             continue
         try:
-            found = list_folder(at.path / name)
+            below = list_folder(at.path / name)
         except NotADump:
             problems.append(Problem(name, "cannot be listed; what it holds is not read", is_unread=True))
             continue
-        files += (f"{name}/{file}" for file in found.files)
-        problems += (p._replace(file=f"{name}/{p.file}") for p in found.problems)
-        waiting += ((f"{name}/{n}", depth + 1) for n in reversed(found.folders) if not n.startswith("."))
+        files += (f"{name}/{file}" for file in below.files)
+        problems += (p._replace(file=f"{name}/{p.file}") for p in below.problems)
+        waiting += ((f"{name}/{n}", depth + 1) for n in reversed(below.folders) if not n.startswith("."))
     return Tree(sorted(files, key=natural_key), problems)
 
 

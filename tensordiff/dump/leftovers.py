@@ -74,8 +74,8 @@ def unread_within(at: DumpPath, folders: Collection[str], used: Iterable[Path]) 
     """
     tree = list_tree(at)
     names = {path.relative_to(at.path).as_posix() for path in used}
-    within = Tree(*([item for item in items if _top_folder(item) in folders] for items in tree))  # type: ignore[arg-type]
-    return [*within.problems, *unused(within, names, is_named_as_tensors)]
+    below = Tree(*([item for item in items if _top_folder(item) in folders] for items in tree))  # type: ignore[arg-type]
+    return [*below.problems, *unused(below, names, is_named_as_tensors)]
 
 
 def _top_folder(item: str | Problem) -> str:
@@ -136,10 +136,10 @@ class _Search:
     def problems(self, folder: Path) -> Iterator[Problem]:
         """Report the tensor files of a folder that were not read."""
         unlisted: list[Problem] = []
-        if found := sorted(self._files(folder, unlisted), key=natural_key):
-            some = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
-            what = "1 tensor file that was" if len(found) == 1 else f"{len(found):,} tensor files that were"
-            why = f"holds {what} not read ({some:.300}); compare the folder by itself, or move it"
+        if names := sorted(self._files(folder, unlisted), key=natural_key):
+            shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+            what = "1 tensor file that was" if len(names) == 1 else f"{len(names):,} tensor files that were"
+            why = f"holds {what} not read ({shown:.300}); compare the folder by itself, or move it"
             yield Problem(folder.name, why, is_unread=True)
         yield from unlisted
         if self._left <= 0:
@@ -196,9 +196,9 @@ def missing_parts(files: Collection[str]) -> Iterator[Problem]:
     for key, numbers in sets.items():
         head, count, tail = key
         first = 0 if 0 in numbers else 1
-        gone = int(count) - sum(first <= number < first + int(count) for number in numbers)
-        if gone > 0:
+        missing = int(count) - sum(first <= number < first + int(count) for number in numbers)
+        if missing > 0:
             number = next(k for k in range(first, first + int(count)) if k not in numbers)
             name = f"{head}{number:0{widths[key]}d}-of-{count}{tail}"
-            which = "was" if gone == 1 else f"and {gone - 1} more of {int(count)} parts were"
+            which = "was" if missing == 1 else f"and {missing - 1} more of {int(count)} parts were"
             yield Problem(name, f"{which} not read, though other parts of it were; fetch what is missing", True)

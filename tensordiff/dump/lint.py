@@ -96,11 +96,11 @@ def broken_chain_findings(breaks: Iterable[tuple[str, str]]) -> Iterator[Finding
     """Findings about inputs of blocks that are not the output of the previous block, each with that output."""
     yield from _first_few(
         Finding(
-            "warning", given, f"is not what {gave} gave",
+            "warning", block_input, f"is not what {previous_output} gave",
             "one of the two was overwritten after it was recorded, or something runs between the blocks",
             "copy tensors inside the hook; compare the blocks' inputs, not only their outputs",
         )
-        for given, gave in breaks
+        for block_input, previous_output in breaks
     )  # fmt: skip
 
 
@@ -298,19 +298,23 @@ def _broken_chains(facts: list[EntryFacts]) -> Iterator[tuple[str, str]]:
                 if key in outputs and fact.entry.spec == outputs[key].entry.spec:
                     group[key].append(fact)
     for before, inputs in inputs_after.items():
-        given, gave = inputs[0], outputs[before]
-        if any(fact.digest == gave.digest for fact in inputs) or _comes_from_between(facts, gave, given):
+        block_input, previous_output = inputs[0], outputs[before]
+        if any(fact.digest == previous_output.digest for fact in inputs) or _comes_from_between(
+            facts, previous_output, block_input
+        ):
             continue
-        if not is_computed_between(given.entry, gave.entry, (fact.entry for fact in inputs_of[before])):
-            yield given.entry.name, gave.entry.name
+        if not is_computed_between(
+            block_input.entry, previous_output.entry, (fact.entry for fact in inputs_of[before])
+        ):
+            yield block_input.entry.name, previous_output.entry.name
 
 
-def _comes_from_between(facts: list[EntryFacts], gave: EntryFacts, given: EntryFacts) -> bool:
+def _comes_from_between(facts: list[EntryFacts], previous_output: EntryFacts, block_input: EntryFacts) -> bool:
     """Whether a block's input is the output of a module that ran after the previous block, such as a norm."""
-    inside = f"{given.entry.layer}."
-    between = facts[facts.index(gave) + 1 : facts.index(given)]
+    inside = f"{block_input.entry.layer}."
+    between = facts[facts.index(previous_output) + 1 : facts.index(block_input)]
     return any(
-        fact.digest == given.digest and not fact.entry.is_input and not fact.entry.layer.startswith(inside)
+        fact.digest == block_input.digest and not fact.entry.is_input and not fact.entry.layer.startswith(inside)
         for fact in between
     )
 

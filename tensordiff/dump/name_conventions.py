@@ -30,11 +30,11 @@ def in_numbered_order(dump: Dump) -> Dump:
     same_width = len({len(number) for number, _ in parts}) == 1
     if not len(numbers) == len({name for _, name in parts}) == len(matches) or not same_width:
         return dump  # if names repeat, the number may distinguish layers
-    found = [
+    numbered = [
         (int(number), entry(name, one.stored, one.step)._replace(name=one.name))
         for (number, name), one in zip(parts, dump.entries, strict=True)
     ]
-    return replace(dump, entries=tuple(one for _, one in sorted(found, key=lambda item: item[0])), ordered=True)
+    return replace(dump, entries=tuple(one for _, one in sorted(numbered, key=lambda item: item[0])), ordered=True)
 
 
 _OUTPUT_ENDS = (".out", "/out")
@@ -48,15 +48,17 @@ def with_short_outputs(dump: Dump) -> Dump:
 
     If every name of the dump ends in such a port, layers without inputs are included: embeddings.
     """
-    given = {entry.call_key for entry in dump.entries if entry.is_input and _INPUT.search(entry.name[-_LONGEST_PORT:])}
-    if not given:
+    calls_with_inputs = {
+        entry.call_key for entry in dump.entries if entry.is_input and _INPUT.search(entry.name[-_LONGEST_PORT:])
+    }
+    if not calls_with_inputs:
         return dump
     pairs = [(entry, _as_output(entry)) for entry in dump.entries]
     known = {entry.call_key for entry, own in pairs if own is None and not entry.is_input}
     is_everywhere = all(_PORT.search(entry.name[-_LONGEST_PORT:]) for entry in dump.entries)
 
     def is_output(own: Entry) -> bool:
-        return own.call_key not in known and (is_everywhere or own.call_key in given)
+        return own.call_key not in known and (is_everywhere or own.call_key in calls_with_inputs)
 
     return replace(dump, entries=tuple(own if own and is_output(own) else entry for entry, own in pairs))
 

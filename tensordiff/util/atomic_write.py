@@ -106,17 +106,17 @@ def follow_link(path: Path) -> Path:
     target = path
     for _ in range(_MOST_LINKS):
         try:
-            found = target.lstat()
+            status = target.lstat()
         except FileNotFoundError:
             return target
-        if not stat.S_ISLNK(found.st_mode):
+        if not stat.S_ISLNK(status.st_mode):
             return target
-        if found.st_uid not in (0, os.geteuid()):
+        if status.st_uid not in (0, os.geteuid()):
             raise WriteError(
                 f"{printable(path)}: is a link that another user made, and is not followed; name the file it should be"
             )
         pointed = target.readlink()
-        if not _is_same_link(found, target.lstat()):
+        if not _is_same_link(status, target.lstat()):
             raise WriteError(f"{printable(path)}: is a link that changes while it is read; name the file it should be")
         target = target.parent / pointed
     raise WriteError(f"{printable(path)}: is a link that leads nowhere but to links; name the file it should be")
@@ -129,14 +129,14 @@ def _is_same_link(link: os.stat_result, later: os.stat_result) -> bool:
 def _existing(target: Path, folder: int) -> os.stat_result | None:
     """The status of the file to be replaced, None if there is none; raises for anything but a regular file."""
     try:
-        found = os.stat(target.name, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(target.name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    if stat.S_ISREG(found.st_mode):
-        return found
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISREG(status.st_mode):
+        return status
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    kind = "a link" if stat.S_ISLNK(found.st_mode) else "a device, a pipe or a socket"
+    kind = "a link" if stat.S_ISLNK(status.st_mode) else "a device, a pipe or a socket"
     raise WriteError(f"{printable(target)}: is {kind}, and is not replaced by a file; give the name of a file")
 
 

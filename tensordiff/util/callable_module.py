@@ -43,9 +43,9 @@ class CallableModule(ModuleType):
 
 def make_callable(package: str, module: str, function: str) -> None:
     """Make calling a package call a function of another module."""
-    found = sys.modules[package]
-    found.__class__ = CallableModule
-    found.__dict__["_target"] = (module, function)
+    module_object = sys.modules[package]
+    module_object.__class__ = CallableModule
+    module_object.__dict__["_target"] = (module, function)
 
 
 def _spelled(parameter: inspect.Parameter) -> str:

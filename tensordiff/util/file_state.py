@@ -30,8 +30,8 @@ class TooManyFiles(Exception):
 def file_state(path: str | os.PathLike[str]) -> str:
     """The state of one file; a link is followed."""
     try:
-        found = Path(path).stat()
-        return _state(str(path), found, by_content=found.st_size <= _SMALL_FILE)
+        status = Path(path).stat()
+        return _state(str(path), status, by_content=status.st_size <= _SMALL_FILE)
     except OSError:
         return ABSENT
 
@@ -43,13 +43,13 @@ def tree_state(path: Path, without: Path | None = None) -> str:
     """
     if not path.is_dir():
         return file_state(path)
-    digest, left = hashlib.sha256(), _MOST_BYTES_READ
+    digest, bytes_left = hashlib.sha256(), _MOST_BYTES_READ
     for name in _names(path, _folder_identity(without)):
         try:
-            found = (path / name).stat()
-            by_content = found.st_size <= min(_SMALL_FILE, left)
-            state = _state(str(path / name), found, by_content=by_content)
-            left -= found.st_size if by_content else 0
+            status = (path / name).stat()
+            by_content = status.st_size <= min(_SMALL_FILE, bytes_left)
+            state = _state(str(path / name), status, by_content=by_content)
+            bytes_left -= status.st_size if by_content else 0
         except OSError:
             state = ABSENT
         digest.update(f"{name}\0{state}\0".encode("utf-8", "backslashreplace"))
@@ -66,10 +66,10 @@ def written_since(path: str, since_ns: int) -> bool:
 
 def _folder_identity(folder: Path | str | None) -> tuple[int, int] | None:
     try:
-        found = None if folder is None else Path(folder).stat()
+        status = None if folder is None else Path(folder).stat()
     except OSError:
         return None
-    return found and (found.st_dev, found.st_ino)
+    return status and (status.st_dev, status.st_ino)
 
 
 def _names(folder: Path, without: tuple[int, int] | None) -> list[str]:
@@ -77,22 +77,22 @@ def _names(folder: Path, without: tuple[int, int] | None) -> list[str]:
     names: list[str] = []
     seen = {without}
     for parent, folders, files in os.walk(folder, followlinks=True):
-        which = _folder_identity(parent)
-        if which in seen or parent.endswith(f"{os.sep}__pycache__"):
+        identity = _folder_identity(parent)
+        if identity in seen or parent.endswith(f"{os.sep}__pycache__"):
             folders.clear()
             continue
-        seen.add(which)
+        seen.add(identity)
         names += (os.path.relpath(f"{parent}{os.sep}{name}", folder) for name in files)
         if len(names) > _MOST_FILES:
             raise TooManyFiles(f"holds more than {_MOST_FILES:,} files")
     return sorted(names)
 
 
-def _state(path: str, found: os.stat_result, *, by_content: bool) -> str:
-    if not stat.S_ISREG(found.st_mode):
-        return f"kind {stat.S_IFMT(found.st_mode):o}"
-    identity = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino)
-    just_now = time.time_ns() - found.st_ctime_ns < _JUST_NOW_NS
+def _state(path: str, status: os.stat_result, *, by_content: bool) -> str:
+    if not stat.S_ISREG(status.st_mode):
+        return f"kind {stat.S_IFMT(status.st_mode):o}"
+    identity = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino)
+    just_now = time.time_ns() - status.st_ctime_ns < _JUST_NOW_NS
     if by_content:
         return _content(path) if just_now else _known_content(path, identity)
     return f"just written {secrets.token_hex(8)}" if just_now else f"file {' '.join(map(str, identity))}"

@@ -92,8 +92,8 @@ def raise_losses(since: int, tensor: str | None = None) -> None:
 
     The caller discards what it read.
     """
-    here = threading.get_ident()
-    if ours := [loss for loss in _losses[since:] if loss.thread == here]:
+    thread = threading.get_ident()
+    if ours := [loss for loss in _losses[since:] if loss.thread == thread]:
         for loss in ours:
             loss.is_claimed = True
         raise ours[0].error(tensor)
@@ -112,8 +112,8 @@ def compare_sizes(arrays: Iterable[NDArray[Any]] | None = None) -> None:
     """
     if not _mappings:
         return
-    found = (reference() for reference in _mappings.copy()) if arrays is None else map(_mapping_of, arrays)
-    for mapping in {id(one): one for one in found if one is not None}.values():
+    mappings = (reference() for reference in _mappings.copy()) if arrays is None else map(_mapping_of, arrays)
+    for mapping in {id(item): item for item in mappings if item is not None}.values():
         left = _bytes_left(mapping)
         if mapping.loss is None and left is not None and left < len(mapping):
             _note_loss(mapping, left, is_claimed=any(loss.is_claimed and loss.path == mapping.path for loss in _losses))
@@ -248,10 +248,10 @@ def _map_zeros(address: int) -> bool:
         return False
     memory, left = _memory(mapping), _bytes_left(mapping)
     begin, size = memory.start, len(memory)
-    gone = address - begin if left is None else min(address - begin, left + mmap.PAGESIZE - 1)
-    gone -= gone % mmap.PAGESIZE
+    first_lost = address - begin if left is None else min(address - begin, left + mmap.PAGESIZE - 1)
+    first_lost -= first_lost % mmap.PAGESIZE
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
-    if _libc().mmap(begin + gone, size - gone, mmap.PROT_READ, flags, -1, 0) == _FAILED:
+    if _libc().mmap(begin + first_lost, size - first_lost, mmap.PROT_READ, flags, -1, 0) == _FAILED:
         return False
     _note_loss(mapping, left)
     return True

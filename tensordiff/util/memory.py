@@ -33,8 +33,8 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 def _of_machine(root: Path) -> int | None:
     """The memory that the kernel reports as available, or all memory if it does not report that."""
-    if found := re.search(r"^MemAvailable:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE):
-        return int(found[1]) << 10
+    if match := re.search(r"^MemAvailable:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE):
+        return int(match[1]) << 10
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):

@@ -57,26 +57,26 @@ class UserRegex:
         """Whether the expression is found anywhere in a text."""
         clock = self._clock
         start = clock()
-        found = self.plain.search(text) if len(text) <= self.plain_up_to else self._limited("search", text)
+        match = self.plain.search(text) if len(text) <= self.plain_up_to else self._limited("search", text)
         if clock() - start > _QUICK_S:
             self._count(clock() - start, text)
-        return found is not None
+        return match is not None
 
     def sub(self, replacement: str, text: str) -> str:
         """The text with every match replaced. The replacement must have passed ``check_replace``."""
         clock = self._clock
         start = clock()
         if len(text) <= self.plain_up_to:
-            made = self.plain.sub(replacement, text)
+            result = self.plain.sub(replacement, text)
         else:
-            made = self._limited("sub", replacement, text)
+            result = self._limited("sub", replacement, text)
         if clock() - start > _QUICK_S:
             self._count(clock() - start, text)
-        if len(made) > LONGEST_RESULT:
+        if len(result) > LONGEST_RESULT:
             raise AlignError(
-                f"{self._name} makes {len(made):,} characters of the name {_shown(text)}; let it replace less"
+                f"{self._name} makes {len(result):,} characters of the name {_shown(text)}; let it replace less"
             )
-        return made
+        return result
 
     def _count(self, seconds: float, text: str) -> None:
         """Subtract a time from what is left.
@@ -230,8 +230,8 @@ def _steps(kind: str, value: Any) -> _Steps:
 
 
 def _any_of(parts: Iterable[Any]) -> _Steps:
-    found = [_sequence_steps(part) for part in parts]
-    return _Steps(sum(part.ways for part in found), max(part.power for part in found))
+    branches = [_sequence_steps(part) for part in parts]
+    return _Steps(sum(part.ways for part in branches), max(part.power for part in branches))
 
 
 def _repeat_steps(least: Any, most: Any, body: Any) -> _Steps:

@@ -38,8 +38,8 @@ _folders: dict[Path, _FolderIdentity] = {}
 def make_temporary_folder(prefix: str = "tensordiff-", inside: Path | None = None) -> Path:
     """Make an empty folder that only this user can read, in the temporary directory or in ``inside``."""
     path = Path(tempfile.mkdtemp(prefix=prefix, dir=inside)).absolute()
-    found = path.lstat()
-    _folders[path] = _FolderIdentity(found.st_dev, found.st_ino, os.getpid())
+    status = path.lstat()
+    _folders[path] = _FolderIdentity(status.st_dev, status.st_ino, os.getpid())
     return path
 
 
@@ -58,12 +58,12 @@ def remove_temporary_folder(path: Path) -> None:
 
     Does nothing for any other folder, or one that is to be kept.
     """
-    made = _folders.get(path)
-    if made is None or made.pid != os.getpid():
+    identity = _folders.get(path)
+    if identity is None or identity.pid != os.getpid():
         return
     with suppress(OSError):  # it is gone already
-        found = path.lstat()
-        if stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) == (made.device, made.inode):
+        status = path.lstat()
+        if stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) == (identity.device, identity.inode):
             shutil.rmtree(path, ignore_errors=True)  # at the end of a process nobody can act on a failure
     _folders.pop(path, None)
 

@@ -95,10 +95,10 @@ def _read_key() -> tuple[bytes | None, str]:
         os.close(handle)
 
 
-def _why_unsafe(found: os.stat_result, path: Path) -> str | None:
-    if not stat.S_ISREG(found.st_mode) or found.st_size != _BYTES:
+def _why_unsafe(status: os.stat_result, path: Path) -> str | None:
+    if not stat.S_ISREG(status.st_mode) or status.st_size != _BYTES:
         return f"it is no file of {_BYTES} bytes; remove it, and a new one is made"
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         return "others may read or own it; remove it, and a new one is made"
     folder = path.parent.stat()
     if folder.st_uid != os.geteuid() or folder.st_mode & 0o022:

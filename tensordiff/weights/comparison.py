@@ -93,17 +93,17 @@ class WeightsOutcome:
     @cached_property
     def doubts(self) -> tuple[str, ...]:
         """Why this cannot be said to agree."""
-        found = list(self.unread)
+        doubts = list(self.unread)
         unknown = [row for row in self.rows if row.verdict == "unknown"]
         if unknown:
             first = f"{printable(unknown[0].name)}: {unknown[0].why}"
-            found.append(f"{len(unknown)} parameters could not be compared, first {first}")
+            doubts.append(f"{len(unknown)} parameters could not be compared, first {first}")
         if not self.compared and not (self.unread and not self.rows):
-            found.append("no parameter of one side could be paired with one of the other; write rules (--rules)")
+            doubts.append("no parameter of one side could be paired with one of the other; write rules (--rules)")
         elif 100 * self.coverage < self.min_coverage:
             share = f"only {self.compared} of {len(self.rows)} parameters could be paired"
-            found.append(f"{share}, less than {self.min_coverage:g} %; write rules (--rules), or lower --min-coverage")
-        return tuple(found)
+            doubts.append(f"{share}, less than {self.min_coverage:g} %; write rules (--rules), or lower --min-coverage")
+        return tuple(doubts)
 
     @cached_property
     def counts(self) -> dict[WeightVerdict, int]:
@@ -179,12 +179,12 @@ class WeightsComparison:
             if dump.interrupted
         ]
         unread += [f"{side}: {item.name} {why}" for side, item, why in self.pairing.unread]
-        found = tuple(rows)
-        if not found and self._only and len(self):
+        found_rows = tuple(rows)
+        if not found_rows and self._only and len(self):
             unread.append(
                 f"none of the {len(self)} parameters is named like {self._only!r}; without --only all are compared"
             )
-        return WeightsOutcome(found, tuple(map(printable, unread)), tuple(self._notes()), self.min_coverage)
+        return WeightsOutcome(found_rows, tuple(map(printable, unread)), tuple(self._notes()), self.min_coverage)
 
     def _notes(self) -> Iterator[str]:
         if derived := self.pairing.derived:
@@ -260,9 +260,9 @@ class WeightsComparison:
         self._hints += 1
         if self._hints > MOST_HINTS:
             return None
-        found = hint_for(read_tables(pair, *self._finders))
-        if found is not None or not pair.convention:
-            return found
+        hint = hint_for(read_tables(pair, *self._finders))
+        if hint is not None or not pair.convention:
+            return hint
         plain = pair.reference, SideView.of(pair.candidate.parameters[0])
         if plain[1].stored.spec.shape != pair.reference.stored.spec.shape:
             return None

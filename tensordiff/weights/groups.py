@@ -29,10 +29,10 @@ class FindingGroup(NamedTuple):
 
 def grouped(rows: Sequence[ParameterRow]) -> list[FindingGroup]:
     """Findings grouped by kind of parameter and sentence."""
-    found: dict[tuple[str, str, str], list[ParameterRow]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[ParameterRow]] = defaultdict(list)
     for row in rows:
-        found[NUMBER_PART.sub("{}", row.name), row.verdict, _unnamed_kind(row) or _relative(row)].append(row)
-    return [FindingGroup(_common_name(some), some, _sentence(some)) for some in found.values()]
+        groups[NUMBER_PART.sub("{}", row.name), row.verdict, _unnamed_kind(row) or _relative(row)].append(row)
+    return [FindingGroup(_common_name(some), some, _sentence(some)) for some in groups.values()]
 
 
 def _unnamed_kind(row: ParameterRow) -> str:

@@ -45,8 +45,8 @@ def fit_shapes(pair: ParameterPair) -> ParameterPair:
     if a == b:
         return pair
     if tuple(n for n in a if n != 1) == tuple(n for n in b if n != 1):
-        seen = pair.candidate.with_view(Reshaped(pair.candidate.stored, a), f"as {list(a)}")
-        return replace(pair, candidate=seen)
+        reshaped = pair.candidate.with_view(Reshaped(pair.candidate.stored, a), f"as {list(a)}")
+        return replace(pair, candidate=reshaped)
     if len(a) == len(b) >= 2 and (*a[:-2], a[-1], a[-2]) == b:
         return replace(pair, candidate=pair.candidate.with_view(Transposed(pair.candidate.stored), "transposed"))
     is_vocabulary = any(item.is_vocabulary for side in (pair.reference, pair.candidate) for item in side.parameters)
@@ -100,8 +100,8 @@ def replicas_differ(side: SideView) -> bool:
 
 def with_conventions(pairs: Sequence[ParameterPair], is_permuted: bool) -> list[ParameterPair]:
     """Pairs viewed by the layouts that their checkpoints use throughout."""
-    found = with_transposition(pairs)
-    return _norms(_rope_rows(found)) if is_permuted else found
+    viewed = with_transposition(pairs)
+    return _norms(_rope_rows(viewed)) if is_permuted else viewed
 
 
 def _norms(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
@@ -112,12 +112,12 @@ def _norms(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
     shifted = [k for k in norms if _is_one_more(pairs[k])]
     if 2 * len(shifted) <= len(norms):
         return list(pairs)
-    found = list(pairs)
+    result = list(pairs)
     for k in norms:
         side = pairs[k].candidate
-        seen = side.with_view(Shifted(side.stored, -1.0), "less the 1 that GGUF adds to norms")
-        found[k] = replace(pairs[k], candidate=seen, convention="norms kept as 1 + w")
-    return found
+        shifted_view = side.with_view(Shifted(side.stored, -1.0), "less the 1 that GGUF adds to norms")
+        result[k] = replace(pairs[k], candidate=shifted_view, convention="norms kept as 1 + w")
+    return result
 
 
 def _is_one_more(pair: ParameterPair) -> bool:
@@ -155,9 +155,9 @@ def _with_rope(pair: ParameterPair, chosen: dict[str, tuple[str, int]]) -> Param
         return pair
     way, head = chosen[match[1]]
     stored = pair.candidate.stored
-    seen = RowsPermuted(stored, _order(way, stored.spec.shape[0], head))
+    reordered = RowsPermuted(stored, _order(way, stored.spec.shape[0], head))
     view = f"rope's rows {way} in heads of {head}"
-    return replace(pair, candidate=pair.candidate.with_view(seen, view), convention=view)
+    return replace(pair, candidate=pair.candidate.with_view(reordered, view), convention=view)
 
 
 def _order(way: str, rows: int, head: int) -> NDArray[np.int64]:

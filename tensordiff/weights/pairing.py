@@ -100,11 +100,11 @@ def _by_stem(dump: Dump, items: Sequence[Parameter]) -> Dump:
 
 def _named(items: Iterable[Parameter], rules: RuleSet, side: Side) -> list[Parameter]:
     """Parameters with canonical names; what only parameters call differently is renamed here."""
-    found = []
+    named = []
     for item in items:
         name = _ROPE_NAMES.sub(r".self_attn.\1_proj", rules.canonical(item.stem, side))
-        found.append(replace(item, canonical=name.replace(".switch_mlp.", ".experts.")))  # MLX's stacks of experts
-    return found
+        named.append(replace(item, canonical=name.replace(".switch_mlp.", ".experts.")))  # MLX's stacks of experts
+    return named
 
 
 class _Matcher:
@@ -119,13 +119,13 @@ class _Matcher:
 
     def _readable(self, side: Side) -> list[Parameter]:
         """The parameters of a side whose headers can be trusted; the others are reported."""
-        found = []
+        readable = []
         for item in self.all[0 if side == "reference" else 1]:
             if why := why_unreadable(item):
                 self.unread.append((side, item, why))
             else:
-                found.append(item)
-        return found
+                readable.append(item)
+        return readable
 
     def leave_packed(self) -> None:
         """Report packed parameters that are not read, unless the other side has the same bits to compare.
@@ -177,15 +177,15 @@ class _Matcher:
     def take_named(self) -> None:
         """Pair names that are equal after the rules; a bare name also matches a weight's."""
         theirs = by_canonical(self.candidate)
-        found: list[tuple[Parameter, Parameter, PairedBy]] = []
+        pairs: list[tuple[Parameter, Parameter, PairedBy]] = []
         taken: set[int] = set()
         for item in self.reference:
             kinds = (item.kind, *(k for k in ("", "weight") if item.kind in ("", "weight")))
             other = next((theirs[item.canonical, k] for k in kinds if (item.canonical, k) in theirs), None)
             if other is not None and id(other) not in taken and is_packed(item) == is_packed(other):
                 taken.add(id(other))
-                found.append((item, other, "name" if item.name == other.name else "rule"))
-        self.take_many(found)
+                pairs.append((item, other, "name" if item.name == other.name else "rule"))
+        self.take_many(pairs)
 
     # --- parts -----------------------------------------------------------------------------------
 
@@ -217,11 +217,11 @@ class _Matcher:
         holders = _Holders(theirs)
         taken: set[int] = set()
         for item in ours:
-            found = [other for other in holders.near(item) if id(other) not in taken and hold_the_same(item, other)]
-            alike = [other for other in found if _numbers(other) == _numbers(item)] or found
-            if len(alike) == 1:
-                taken.add(id(alike[0]))
-                self.take(SideView.of(item), SideView.of(alike[0]), "value")
+            equal = [other for other in holders.near(item) if id(other) not in taken and hold_the_same(item, other)]
+            same_numbers = [other for other in equal if _numbers(other) == _numbers(item)] or equal
+            if len(same_numbers) == 1:
+                taken.add(id(same_numbers[0]))
+                self.take(SideView.of(item), SideView.of(same_numbers[0]), "value")
 
     def take_learned(self) -> None:
         """Apply to the other layers what values proved in some."""
@@ -232,7 +232,7 @@ class _Matcher:
                 if _numbers(one) == _numbers(other):
                     proofs[_template(one), _template(other)] += 1
         theirs = {(_template(item), _numbers(item)): item for item in self.candidate}
-        found: list[tuple[Parameter, Parameter, PairedBy]] = []
+        pairs: list[tuple[Parameter, Parameter, PairedBy]] = []
         for (ours, mine), count in proofs.items():
             if any(ours == a and mine != b for a, b in proofs):
                 continue  # values prove two names for one: neither is a rule
@@ -240,8 +240,8 @@ class _Matcher:
             for item in self.reference:
                 match = theirs.get((mine, _numbers(item))) if _template(item) == ours else None
                 if match is not None and sorted(match.spec.shape) == sorted(item.spec.shape):
-                    found.append((item, match, "learned"))
-        self.take_many(found)
+                    pairs.append((item, match, "learned"))
+        self.take_many(pairs)
 
     def take_tied(self) -> None:
         """Pair a head that one side lacks with its embedding; the same for the embeddings of T5's two halves."""
@@ -265,11 +265,11 @@ class _Matcher:
         left = (*self.reference, *self.candidate)
         training = [item for item in left if item.is_training_state]
         derived = [item for item in left if item.is_derived and not item.is_training_state]
-        gone = {id(item) for item in (*derived, *training)}
+        ignored = {id(item) for item in (*derived, *training)}
         return Pairing(
             pairs=tuple(with_conventions(fitting, is_permuted)),
-            missing=tuple(item for item in self.reference if id(item) not in gone),
-            unexpected=tuple(item for item in self.candidate if id(item) not in gone),
+            missing=tuple(item for item in self.reference if id(item) not in ignored),
+            unexpected=tuple(item for item in self.candidate if id(item) not in ignored),
             derived=tuple(derived), training=tuple(training), unread=tuple(self.unread), learned=tuple(self.learned),
             reference=tuple(self.all[0]), candidate=tuple(self.all[1]),
         )  # fmt: skip
@@ -307,8 +307,8 @@ class _Holders:
             coarsest = max(slack_of(stored) for _, stored in views)
             self._indexes[shape] = SampleIndex([sample_or_none(stored) for _, stored in views]), coarsest
         index, slack = self._indexes[shape]
-        found = (views[k][0] for k in index.near(wanted, max(slack, slack_of(item.stored))))
-        return list({id(other): other for other in found}.values())
+        holders = (views[k][0] for k in index.near(wanted, max(slack, slack_of(item.stored))))
+        return list({id(other): other for other in holders}.values())
 
 
 def hold_the_same(one: Parameter, other: Parameter) -> bool:

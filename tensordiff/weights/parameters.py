@@ -136,10 +136,10 @@ def parameters_of(dump: Dump) -> list[Parameter]:
 
 def _with_declared_quantization(dump: Dump, item: Parameter) -> Parameter:
     """A parameter of a capture with the quantization that the capture declares for it."""
-    said = declared_quantization(dump.facts, item.name) if dump.parameters else None
-    if said is None or not is_plausible_quantization(item.stored, said):
+    declared = declared_quantization(dump.facts, item.name) if dump.parameters else None
+    if declared is None or not is_plausible_quantization(item.stored, declared):
         return item
-    return replace(item, stored=Dequantized(item.stored, said))
+    return replace(item, stored=Dequantized(item.stored, declared))
 
 
 def _own_name(entry: Entry) -> str:
@@ -280,7 +280,7 @@ def is_packed(item: Parameter) -> bool:
 
 def by_canonical(items: Sequence[Parameter]) -> dict[tuple[str, str], Parameter]:
     """Parameters by canonical stem and kind; the first of two that would be the same."""
-    found: dict[tuple[str, str], Parameter] = {}
+    by_name: dict[tuple[str, str], Parameter] = {}
     for item in items:
-        found.setdefault((item.canonical, item.kind), item)
-    return found
+        by_name.setdefault((item.canonical, item.kind), item)
+    return by_name

@@ -67,11 +67,11 @@ class Dequantized(NamedTuple):
 
 def declared_quantization(facts: Mapping[str, object], name: str) -> Quantization | None:
     """The quantization that a dump declares for a parameter."""
-    found = facts.get("quantization")
-    if not isinstance(found, dict):
+    declared = facts.get("quantization")
+    if not isinstance(declared, dict):
         return None
     try:
-        number, kinds = found["parameters"][name], found["kinds"]
+        number, kinds = declared["parameters"][name], declared["kinds"]
         kind = kinds[number]
         bits, block = float(kind["bits"]), int(kind["block"])
         is_usable = 0 <= bits <= 8 and block > 0 and type(number) is int and number >= 0

@@ -37,8 +37,8 @@ def with_transposition(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
     squares = [
         _transposed_by_value(pair) if ways[_is_stack(pair)] or _is_kernel(pair) else pair for pair in pairs
     ]  # fmt: skip
-    found = _same_in_all_layers(_with_untransposed_findings(squares, is_layout=ways[False]))
-    return [pair if ways[_is_stack(pair)] or _is_kernel(pair) else _finding_if_transposed(pair) for pair in found]
+    viewed = _same_in_all_layers(_with_untransposed_findings(squares, is_layout=ways[False]))
+    return [pair if ways[_is_stack(pair)] or _is_kernel(pair) else _finding_if_transposed(pair) for pair in viewed]
 
 
 def is_transposed(pair: ParameterPair) -> bool:
@@ -66,8 +66,8 @@ def _is_layout(voters: Sequence[ParameterPair]) -> bool:
     """Whether most weights are transposed: a rectangular one shows it by its shape, a square one by its values."""
     if not any(map(is_transposed, voters)):
         return False
-    seen = [_transposed_by_value(pair) for pair in voters]
-    return 2 * sum(map(is_transposed, seen)) > len(seen)
+    viewed = [_transposed_by_value(pair) for pair in voters]
+    return 2 * sum(map(is_transposed, viewed)) > len(viewed)
 
 
 def _is_stack(pair: ParameterPair) -> bool:
@@ -84,15 +84,15 @@ def _with_untransposed_findings(pairs: Sequence[ParameterPair], *, is_layout: bo
     """Report square weights that are not transposed in most layers, if linear weights, or kernels, are."""
     oblong = [is_transposed(pair) for pair in pairs if _is_kernel(pair) and not pair.mismatch and not _is_square(pair)]
     are_kernels_transposed = 2 * sum(oblong) >= len(oblong)  # else these are kernels by name alone
-    found = list(pairs)
+    result = list(pairs)
     for members in _kinds(pairs).values():
         if 2 * sum(is_transposed(pairs[k]) for k in members) >= len(members):
             continue
         for k in members:
             by_name = are_kernels_transposed and _is_kernel(pairs[k])
             if (is_layout or by_name) and _is_untransposed(pairs[k]):
-                found[k] = replace(pairs[k], mismatch=NOT_TRANSPOSED_ALONE if is_layout else KERNEL_NOT_TRANSPOSED)
-    return found
+                result[k] = replace(pairs[k], mismatch=NOT_TRANSPOSED_ALONE if is_layout else KERNEL_NOT_TRANSPOSED)
+    return result
 
 
 def _is_untransposed(pair: ParameterPair) -> bool:
@@ -133,14 +133,14 @@ def _same_in_all_layers(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
     kinds = _kinds(pairs)
     transposed = {k for members in kinds.values() for k in members if is_transposed(pairs[k])}
     mostly_transposed = 2 * len(transposed) > sum(map(len, kinds.values()))
-    found = list(pairs)
+    result = list(pairs)
     for members in kinds.values():
         count = sum(k in transposed for k in members)
         usual = mostly_transposed if 2 * count == len(members) else 2 * count > len(members)
         for k in members:
             if (k in transposed) != usual:
-                found[k] = _unlike_its_kind(pairs[k])
-    return found
+                result[k] = _unlike_its_kind(pairs[k])
+    return result
 
 
 def _unlike_its_kind(pair: ParameterPair) -> ParameterPair:

@@ -74,15 +74,15 @@ class Concatenated(NamedTuple):
         if self.axis:
             rows = [read_rows(part, start, stop) for part in self.parts]
             return np.concatenate(self._alike(rows), axis=self.axis)
-        found, at = [], 0
+        rows_of_parts, at = [], 0
         for part in self.parts:
             length = part.spec.shape[0]
             low, high = max(start - at, 0), min(stop - at, length)
             if low < high:
-                found.append(read_rows(part, low, high))
+                rows_of_parts.append(read_rows(part, low, high))
             at += length
-        found = self._alike(found)
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        rows_of_parts = self._alike(rows_of_parts)
+        return rows_of_parts[0] if len(rows_of_parts) == 1 else np.concatenate(rows_of_parts)
 
 
 class Stacked(NamedTuple):

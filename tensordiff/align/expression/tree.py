@@ -142,8 +142,8 @@ def placeholders(expression: Expression) -> frozenset[str]:
 def bind(expression: Expression, numbers: Mapping[str, int]) -> Expression:
     """Fill in placeholders; those without a number stay."""
 
-    given = dict(numbers)
-    return rebuild(expression, lambda name: replace(name, text=filled(name.text, given)))
+    as_dict = dict(numbers)
+    return rebuild(expression, lambda name: replace(name, text=filled(name.text, as_dict)))
 
 
 def bindings(pattern: str, text: str) -> dict[str, int] | None:

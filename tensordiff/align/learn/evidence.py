@@ -184,13 +184,13 @@ class Evidence:
     def with_likely_matches(self, likely: Iterable[tuple[ValueClass, ValueClass, float]]) -> Evidence:
         """Join pairs of classes, one of the reference and one of the candidate, each with how alike they are."""
         joined = {id(ours): (theirs, alike) for ours, theirs, alike in likely}
-        gone = {id(theirs) for theirs, _ in joined.values()}
+        absorbed = {id(theirs) for theirs, _ in joined.values()}
         classes = []
         for one in self.classes:
             if id(one) in joined:
                 other, alike = joined[id(one)]
                 classes.append(ValueClass(one.head, False, (one.members[0], other.members[1]), min(alike, 0.999)))
-            elif id(one) not in gone:
+            elif id(one) not in absorbed:
                 classes.append(one)
         return Evidence(self.reference, self.candidate, self.prints, classes)
 
@@ -252,12 +252,12 @@ def _classes(prints: tuple[list[Fingerprint], list[Fingerprint]]) -> list[ValueC
     for side, some in enumerate(prints):
         for item in some:
             group = by_size[item.size, item.tolerance == 0.0]
-            found = group.nearest(item)
-            if found is None:
-                found = ValueClass(item, _is_weak(item), ([], []))
-                group.add(found)
-                made.append(found)
-            found.members[side].append(item)
+            value_class = group.nearest(item)
+            if value_class is None:
+                value_class = ValueClass(item, _is_weak(item), ([], []))
+                group.add(value_class)
+                made.append(value_class)
+            value_class.members[side].append(item)
     return made
 
 
@@ -313,17 +313,17 @@ def _distance(a: Fingerprint, b: Fingerprint) -> float:
             return direct
     if abs(a.largest - b.largest) > 0.05 * b.largest:
         return math.inf
-    found = _best_view(a, b)
-    return math.inf if found is None else found[1]
+    best = _best_view(a, b)
+    return math.inf if best is None else best[1]
 
 
 def _best_view(a: Fingerprint, b: Fingerprint) -> tuple[str, float] | None:
     array, wanted = a.entry.read(), b.entry.read()
     for view in possible_views(array.shape, wanted.shape):
-        seen = evaluate_view(view, array)
-        if reconcile(seen.shape, wanted.shape) is None:
+        viewed = evaluate_view(view, array)
+        if reconcile(viewed.shape, wanted.shape) is None:
             continue
-        distance = rel_l2(seen, wanted)
+        distance = rel_l2(viewed, wanted)
         if distance <= common_tolerance(a, b):
             return view, distance
     return None
@@ -331,16 +331,16 @@ def _best_view(a: Fingerprint, b: Fingerprint) -> tuple[str, float] | None:
 
 def view_between(a: Fingerprint, b: Fingerprint) -> str | None:
     """The view under which one tensor equals another; None if there is none."""
-    found = _best_view(a, b)
-    return None if found is None else found[0]
+    best = _best_view(a, b)
+    return None if best is None else best[0]
 
 
 def likely_view(a: Fingerprint, b: Fingerprint, least: float) -> str | None:
     """The first view under which a tensor's cosine with another, changed by an error, is at least ``least``."""
     array, wanted = a.entry.read(), b.entry.read().reshape(-1).astype(np.float64)
     for view in possible_views(array.shape, b.entry.spec.shape):
-        seen = evaluate_view(view, array)
-        if cosine(seen.reshape(-1).astype(np.float64), wanted) >= least:
+        viewed = evaluate_view(view, array)
+        if cosine(viewed.reshape(-1).astype(np.float64), wanted) >= least:
             return view
     return None
 

@@ -115,8 +115,8 @@ class _Learner:
         yield from (*rest, *tokens)
         ports.used = (ports.used | fused.used) - self._left_by_names(ports.pairs)
         yield from ports.pair_second_sums()
-        found = [*ports.pairs, *laid_out, *whole, *rest, *tokens]
-        yield from ports.take_all(Arrangements(matches, found, self.vetoes.named).missing())
+        pairs = [*ports.pairs, *laid_out, *whole, *rest, *tokens]
+        yield from ports.take_all(Arrangements(matches, pairs, self.vetoes.named).missing())
         yield from ports.pair_second_partners()
         yield from ports.pair_copies([*ports.pairs, *whole, *tokens])
 
@@ -174,8 +174,8 @@ class _Learner:
 
         A first layer may get its residual whole.
         """
-        seen = {self._port_counts((*p.reference.parts, *p.candidate.parts)) for p in rule.pairs}
-        return lambda pair: self._port_counts((*parts_of(pair[0]), *parts_of(pair[1]))) in seen
+        counts = {self._port_counts((*p.reference.parts, *p.candidate.parts)) for p in rule.pairs}
+        return lambda pair: self._port_counts((*parts_of(pair[0]), *parts_of(pair[1]))) in counts
 
     def _port_counts(self, entries: Iterable[Entry]) -> tuple[int, ...]:
         return tuple(self._ports[id(entry)] for entry in entries)

@@ -53,8 +53,8 @@ class Node:
     @cached_property
     def depth(self) -> int:
         """How many modules of its block it is in."""
-        around = self.parent
-        return 0 if around is None or around.block != self.block else around.depth + 1
+        parent = self.parent
+        return 0 if parent is None or parent.block != self.block else parent.depth + 1
 
     @property
     def module_class(self) -> str | None:
@@ -156,12 +156,12 @@ class NodeMatches:
         ]  # fmt: skip
         self._take_best(scored)
         blocks = self.blocks()
-        again = [
+        remaining = [
             (score, ours, theirs)
             for score, ours, theirs in scored
             if self.are_free(ours, theirs) and fits_blocks(ours, theirs, blocks)
         ]
-        self._take_best(again)
+        self._take_best(remaining)
 
     def _take_best(self, scored: list[tuple[Score, Node, Node]]) -> None:
         scored.sort(key=lambda item: (-item[0].total, item[1].position, item[2].position))
@@ -212,16 +212,16 @@ class NodeMatches:
 
     def _is_wrapped(self, node: Node, side: int) -> bool:
         """Whether a module contains only this node, and gives the same tensor: other sides know the module instead."""
-        around = node.parent
-        if around is None or len(around.children) > 1:
+        parent = node.parent
+        if parent is None or len(parent.children) > 1:
             return False
         classes = (self.evidence.of_entry.get(id(entry)) for entry in node.outputs)
-        return any(other is around for one in classes if one is not None for other in self._producers(one, side))
+        return any(other is parent for one in classes if one is not None for other in self._producers(one, side))
 
     def passes_on(self, node: Node) -> bool:
         """Whether a layer's output is its input, as for dropout outside of training."""
-        given = (self.evidence.of_entry.get(id(entry)) for entry in node.inputs)
-        classes = {id(one) for one in given if one is not None and not one.is_weak}
+        inputs = (self.evidence.of_entry.get(id(entry)) for entry in node.inputs)
+        classes = {id(one) for one in inputs if one is not None and not one.is_weak}
         return any(id(self.evidence.of_entry.get(id(entry))) in classes for entry in node.outputs)
 
     def _gets_same_ids(self, ours: Node, theirs: Node) -> bool:
@@ -236,8 +236,8 @@ class NodeMatches:
         return len(a & b) / min(len(a), len(b)) if a and b else 0.0
 
     def _classes(self, entries: list[Entry]) -> set[int]:
-        found = (self.evidence.of_entry.get(id(entry)) for entry in entries)
-        return {id(one) for one in found if one is not None and not one.is_weak and not self._is_common(one)}
+        classes = (self.evidence.of_entry.get(id(entry)) for entry in entries)
+        return {id(one) for one in classes if one is not None and not one.is_weak and not self._is_common(one)}
 
     def _is_common(self, one: ValueClass) -> bool:
         """Whether many nodes get it, like the rope tables that all layers share."""
@@ -259,8 +259,8 @@ class NodeMatches:
     def _rank(self, node: Node, side: int) -> tuple[int, int]:
         known = self._ranks.get(id(node))
         if known is None:
-            found = [self.evidence.of_entry.get(id(entry)) for entry in node.outputs]
-            one = next((one for one in found if one is not None and one.is_shared), None)
+            classes = [self.evidence.of_entry.get(id(entry)) for entry in node.outputs]
+            one = next((one for one in classes if one is not None and one.is_shared), None)
             peers = sorted(self._producers(one, side), key=_depth_first) if one is not None else [node]
             at = peers.index(node)
             known = self._ranks[id(node)] = at, len(peers) - 1 - at
@@ -302,13 +302,13 @@ class NodeMatches:
         """The blocks without matched nodes, counted on from those with some."""
         ours, theirs = ({node.block for node in some if node.block} for some in (self.reference, self.candidate))
         offsets = {(a[0], b[0], b[1] - a[1]) for a, b in known.items()}
-        found: dict[Block, Block] = {}
+        extrapolated: dict[Block, Block] = {}
         for before, after, offset in offsets:
             is_one = sum((before, after) == other[:2] for other in offsets) == 1
             for prefix, number in ours if is_one else ():
                 if prefix == before and (after, number + offset) in theirs:
-                    found[prefix, number] = after, number + offset
-        return found
+                    extrapolated[prefix, number] = after, number + offset
+        return extrapolated
 
 
 def fits_blocks(ours: Node, theirs: Node, blocks: Mapping[Block, Block]) -> bool:

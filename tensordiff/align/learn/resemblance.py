@@ -123,7 +123,7 @@ def _in_order(evidence: Evidence, out: Collection[int], known: Sequence[Likely] 
         for pair, (a, b) in zip(path, fitting, strict=True)
     ]
     ends = [(-1, -1), *path, (len(ours), len(theirs))]
-    found: list[Likely] = []
+    pairs: list[Likely] = []
     doubtful: set[int] = set()
     for k, ((i, j), (mine, other)) in enumerate(zip(path, fitting, strict=True)):
         if mine is other or (id(mine), id(other)) in likenesses:
@@ -135,10 +135,10 @@ def _in_order(evidence: Evidence, out: Collection[int], known: Sequence[Likely] 
         least = min(_ACROSS, max(_LEAST_ACROSS, _ACROSS * later)) if known else _OUTLIER * later
         is_clear = 1.0 - scores[i, j] <= _CLEAR_IN_ORDER * (1.0 - second) and rival <= _RIVAL * scores[i, j]
         if is_clear and path_scores[k] >= least:
-            found.append((mine, other, float(scores[i, j])))
+            pairs.append((mine, other, float(scores[i, j])))
         else:
             doubtful |= {id(one) for _, one in (*ours[rows], *theirs[columns])}
-    return found, doubtful
+    return pairs, doubtful
 
 
 def _sequence(evidence: Evidence, side: Side, which: int, out: Collection[int]) -> list[tuple[int, ValueClass]]:

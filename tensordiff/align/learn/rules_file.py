@@ -151,15 +151,15 @@ class _RulesFileBuilder:
 
     def _targets(self, blocked: set[str]) -> tuple[dict[str, str], dict[str, str]]:
         """The names that layers of the candidate should get, and those that they already have by their names."""
-        found: dict[str, set[str]] = defaultdict(set)
+        names_of: dict[str, set[str]] = defaultdict(set)
         outputs = {
             pair.candidate.layer for pair in self.alignment.pairs if _is_plain(pair) and not pair.candidate.is_input
         }
         for pair in self.alignment.pairs:
             if _is_plain(pair) and pair.candidate.layer in outputs:  # a fused layer must not be named after one part
-                found[pair.candidate.layer].add(self._canonical[pair.reference.layer])
+                names_of[pair.candidate.layer].add(self._canonical[pair.reference.layer])
         before = self._rewriting(())
-        clear = {layer: names.pop() for layer, names in found.items() if len(names) == 1}
+        clear = {layer: names.pop() for layer, names in names_of.items() if len(names) == 1}
         kept = {layer: name for layer, name in clear.items() if before(layer) == name}
         wanted = {layer: name for layer, name in clear.items() if layer not in kept and layer not in blocked}
         return wanted, kept

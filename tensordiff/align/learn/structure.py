@@ -107,8 +107,8 @@ class Structure:
         """Other nodes with the same output as a node."""
         classes = (self.matches.evidence.of_entry.get(id(entry)) for entry in node.outputs)
         items = (item for one in classes if one is not None and not one.is_weak for item in one.members[side])
-        found = (self.matches.node_of[id(item.entry)] for item in items if not item.entry.is_input)
-        return {id(other): other for other in found if other is not node}.values()
+        nodes = (self.matches.node_of[id(item.entry)] for item in items if not item.entry.is_input)
+        return {id(other): other for other in nodes if other is not node}.values()
 
     def _are_most(self, count: int, ours: Node, theirs: Node) -> bool:
         """Whether so many parts are most of the matched ones of both modules."""
@@ -245,7 +245,7 @@ class Structure:
 
     def _neighbours(self, entries: list[Entry], node: Node) -> set[tuple[int, bool]]:
         """The nodes that have one of these tensors, too, and whether as an input."""
-        found: set[tuple[int, bool]] = set()
+        neighbours: set[tuple[int, bool]] = set()
         for entry in entries:
             one = self.matches.evidence.of_entry.get(id(entry))
             if one is None or one.is_weak:
@@ -254,8 +254,8 @@ class Structure:
                 for item in some:
                     other = self.matches.node_of[id(item.entry)]
                     if other is not node:
-                        found.add((id(other), item.entry.is_input))
-        return found
+                        neighbours.add((id(other), item.entry.is_input))
+        return neighbours
 
 
 def _size(node: Node) -> int:

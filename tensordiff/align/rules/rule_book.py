@@ -253,5 +253,5 @@ def rebased(edited: RulesFile, base: RulesFile, now: RulesFile) -> RulesFile:
 
 def _merged(edited: tuple[T, ...], base: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
     added = tuple(item for item in edited if item not in base and item not in now)
-    gone = [item for item in base if item not in edited]
-    return (*added, *(item for item in now if item not in gone))
+    removed = [item for item in base if item not in edited]
+    return (*added, *(item for item in now if item not in removed))

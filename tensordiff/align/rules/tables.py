@@ -119,9 +119,11 @@ class Table(NamedTuple):
 
     def error(self, sentence: str, key: str | None = None) -> AlignError:
         """An error that points at a key, or at the table if it has no such key."""
-        seen = key is not None and key in self.values
+        has_key = key is not None and key in self.values
         place = (
-            self.text.key(self.name, self.number, cast(str, key)) if seen else self.text.table(self.name, self.number)
+            self.text.key(self.name, self.number, cast(str, key))
+            if has_key
+            else self.text.table(self.name, self.number)
         )
         return refusal(self.path, place, f"{self.name} {self.number}{sentence}")
 

@@ -139,9 +139,9 @@ class DumpWriter:
         """Write all the bytes that were added, in one go."""
         if (shard := self._shard) is not None and self._views:
             with self._writing():
-                given, self._views = self._views, []
+                data, self._views = self._views, []
                 try:
-                    shard.write(given)
+                    shard.write(data)
                 except OSError:
                     self._abandon_rest(shard)
                     raise
@@ -202,11 +202,11 @@ class DumpWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        whole = kind is None and not self._broken
+        is_complete = kind is None and not self._broken
         self._broken = False
         try:
             with self._writing():
-                self._finish(whole)
+                self._finish(is_complete)
         except WriteError:
             # The first error is the one to report.
             if kind is None:
@@ -215,9 +215,9 @@ class DumpWriter:
             os.close(self._journal)
             self._broken = True
 
-    def _finish(self, whole: bool) -> None:
+    def _finish(self, is_complete: bool) -> None:
         self._close_shard()
-        if whole:
+        if is_complete:
             self._write_manifest()
             (self._folder / self.journal_name).unlink()
 

@@ -113,14 +113,14 @@ class RankProofs:
     @cached_property
     def _replicated(self) -> dict[tuple[int, ...], list[Entry]]:
         """Tensors that every rank holds alike, by shape."""
-        found: dict[tuple[int, ...], list[Entry]] = defaultdict(list)
+        by_shape: dict[tuple[int, ...], list[Entry]] = defaultdict(list)
         for entry in self._wholes:
-            found[entry.spec.shape].append(entry)
+            by_shape[entry.spec.shape].append(entry)
         for group in self._groups:
             entries = [part.entry for part in group]
             if len(group) > 1 and len({e.spec for e in entries}) == 1 and first_difference(entries) is None:
-                found[entries[0].spec.shape].append(entries[0])
-        return found
+                by_shape[entries[0].spec.shape].append(entries[0])
+        return by_shape
 
     @cached_property
     def _extents(self) -> dict[int, tuple[tuple[int, ...], frozenset[int]]]:
@@ -130,14 +130,14 @@ class RankProofs:
         for step, shape in alike or _sequence_parallel(self._groups):
             if len(shape) > 1 and shape[-1] > 1:
                 shapes[step][shape] += 1
-        found: dict[int, tuple[tuple[int, ...], frozenset[int]]] = {}
+        extents: dict[int, tuple[tuple[int, ...], frozenset[int]]] = {}
         for step, counts in shapes.items():
             leading: Counter[tuple[int, ...]] = Counter()
             for shape, count in counts.items():
                 leading[shape[:-1]] += count
             axes = leading.most_common(1)[0][0]
-            found[step] = axes, frozenset(shape[-1] for shape in counts if shape[:-1] == axes)
-        return found
+            extents[step] = axes, frozenset(shape[-1] for shape in counts if shape[:-1] == axes)
+        return extents
 
 
 def _sequence_parallel(groups: Sequence[Sequence[RankPart]]) -> Iterator[tuple[int, tuple[int, ...]]]:

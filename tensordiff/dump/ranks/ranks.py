@@ -53,9 +53,9 @@ def join_ranks(parts: Iterable[RankPart]) -> Joined:
     entries: list[Entry] = []
     problems: list[Problem] = list(_missing_parts(sorted_groups))
     for group in sorted_groups:
-        made, found = _entries_of_group(group, proofs)
-        entries += made
-        problems += found
+        group_entries, group_problems = _entries_of_group(group, proofs)
+        entries += group_entries
+        problems += group_problems
     return Joined(tuple(entries), tuple(problems))
 
 
@@ -234,8 +234,8 @@ def _join_as_declared(parts: list[RankPart], depth: int) -> _JoinResult:
     if split == "replicated":
         holders = [by_place[place][0] for place in sorted(by_place)]
         entries = [part._replace(entry=part.entry._replace(stored=s)) for part, s in zip(holders, stored, strict=True)]
-        found = _replicas(entries)
-        return found._replace(why=why or found.why)
+        result = _replicas(entries)
+        return result._replace(why=why or result.why)
     return _JoinResult(JoinedRanks(tuple(stored), split), why)
 
 

@@ -147,8 +147,8 @@ def _without_schema(path: Path, content: object) -> dict[str, object]:
         raise BadFile(path, "does not say what schema it follows; capture it again")
     schema = content.pop("schema")
     if schema != manifest.SCHEMA:
-        said = f"{schema!r:.80}"
-        raise BadFile(path, f"follows the schema {said}, and we read {manifest.SCHEMA!r}; try a newer tensordiff")
+        shown = f"{schema!r:.80}"
+        raise BadFile(path, f"follows the schema {shown}, and we read {manifest.SCHEMA!r}; try a newer tensordiff")
     return content
 
 

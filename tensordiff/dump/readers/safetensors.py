@@ -310,9 +310,9 @@ def open_file(path: Path) -> FilePart:
 
 def _entry(key: str, stored: _Tensor) -> Entry:
     """An entry by its name; in a converted file, the key contains step and call if the name does not."""
-    if "#" not in key or (told := split_shard_key(key)) is None:
+    if "#" not in key or (parts := split_shard_key(key)) is None:
         return entry(key, stored)
-    return entry(told.name, stored, told.step)._replace(call=told.call)
+    return entry(parts.name, stored, parts.step)._replace(call=parts.call)
 
 
 def _facts(path: Path, metadata: Mapping[str, str]) -> dict[str, object]:

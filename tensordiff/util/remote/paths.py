@@ -31,14 +31,14 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-def user_path(given: str | os.PathLike[str]) -> Path:
+def user_path(path: str | os.PathLike[str]) -> Path:
     """The path that a person gave, which may be a URL. Only these, and what lies below them, are connected to."""
-    if isinstance(given, RemotePath):
-        return given
-    text = os.fspath(given)
+    if isinstance(path, RemotePath):
+        return path
+    text = os.fspath(path)
     _refuse_chain(text)
     if not is_url(text):
-        return Path(given)
+        return Path(path)
     keep_secrets(text)
     parts = _split(text)
     if parts.scheme.lower() in _LOCAL:
@@ -124,8 +124,8 @@ def known_remote(text: str | os.PathLike[str]) -> RemotePath | None:
 
 def without_secrets(path: RemotePath, message: str) -> str:
     """A store's message without the secrets of the URL that it is about."""
-    found = given_url(path)
-    for secret in found[0].secrets if found else ():
+    given = given_url(path)
+    for secret in given[0].secrets if given else ():
         message = message.replace(secret, "…")
     return message
 
@@ -156,13 +156,13 @@ class RemotePath(PosixPath):
 
     def is_file(self, **_: Any) -> bool:
         """Whether it is a file."""
-        found = self._info()
-        return found is not None and not found.is_folder
+        info = self._info()
+        return info is not None and not info.is_folder
 
     def is_dir(self, **_: Any) -> bool:
         """Whether it is a folder."""
-        found = self._info()
-        return found is not None and found.is_folder
+        info = self._info()
+        return info is not None and info.is_folder
 
     def is_symlink(self) -> bool:
         """False: stores have no links."""
@@ -174,12 +174,12 @@ class RemotePath(PosixPath):
 
     def stat(self, **_: Any) -> os.stat_result:
         """The size, and a number that changes with the content; nothing else is known."""
-        found = self._info()
-        if found is None:
+        info = self._info()
+        if info is None:
             raise FileNotFoundError(2, "no such file or folder", str(self))
-        kind = stat.S_IFDIR if found.is_folder else stat.S_IFREG
-        numbers = (kind | 0o444, 0, 0, 1, 0, 0, found.size, 0, 0, 0)
-        return os.stat_result(numbers, {"st_mtime_ns": found.version, "st_ctime_ns": found.version})
+        kind = stat.S_IFDIR if info.is_folder else stat.S_IFREG
+        numbers = (kind | 0o444, 0, 0, 1, 0, 0, info.size, 0, 0, 0)
+        return os.stat_result(numbers, {"st_mtime_ns": info.version, "st_ctime_ns": info.version})
 
     def iterdir(self) -> Iterator[RemotePath]:  # type: ignore[override]
         """The content of the folder."""

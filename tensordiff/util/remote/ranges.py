@@ -67,8 +67,8 @@ class RangeFile:
 
     def rfind(self, mark: bytes, start: int, end: int) -> int:
         """The last position of ``mark`` between two positions; -1 if there is none."""
-        found = self[start:end].rfind(mark)
-        return found if found < 0 else start + found
+        at = self[start:end].rfind(mark)
+        return at if at < 0 else start + at
 
     def array(self, start: int, nbytes: int) -> NDArray[Any]:
         """Bytes as a read-only array."""

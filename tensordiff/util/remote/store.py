@@ -74,10 +74,10 @@ def forget(path: RemotePath) -> None:
 
 def place(path: RemotePath) -> StoreLocation:
     """The filesystem and name of a path; raises for a URL that is neither given by the user nor below one that is."""
-    found = given_url(path)
-    if found is None:
+    given = given_url(path)
+    if given is None:
         raise BadFile(path, "is a URL that you did not give; a dump may not name one")
-    (address, query, _), below = found
+    (address, query, _), below = given
     filesystem, name = _connected(path, address)
     name = "/".join((name.rstrip("/"), *below)) if below else name
     return StoreLocation(filesystem, f"{name}?{query}" if query else name)
@@ -85,12 +85,12 @@ def place(path: RemotePath) -> StoreLocation:
 
 def _connected(path: RemotePath, address: str) -> StoreLocation:
     """The filesystem of an address. Opening some stores already sends a request, so that is retried, too."""
-    if (found := _locations.get(address)) is None:
+    if (location := _locations.get(address)) is None:
         try:
-            found = _locations[address] = attempt(path, "connect", lambda: _connect(path.parts[0], address))
+            location = _locations[address] = attempt(path, "connect", lambda: _connect(path.parts[0], address))
         except FileNotFoundError as error:
             raise BadFile(path, "its store says that there is no such place; check the URL") from error
-    return found
+    return location
 
 
 def _connect(scheme: str, address: str) -> StoreLocation:
@@ -163,12 +163,12 @@ def _fetch_web_info(path: RemotePath) -> FileInfo | None:
     """What a web server has at a path. It has no folders: a path that it shows as a page may be one."""
     filesystem, name = place(path)
     try:
-        found = attempt(path, "info", lambda: filesystem.info(name))
+        row = attempt(path, "info", lambda: filesystem.info(name))
     except FileNotFoundError:
         return None
-    if "html" in str(found.get("mimetype", "")):
+    if "html" in str(row.get("mimetype", "")):
         return FileInfo(0, True, 0)
-    return _info_of(path, found)
+    return _info_of(path, row)
 
 
 class _IsFile(Exception):
@@ -186,7 +186,7 @@ def listing(path: RemotePath) -> dict[str, FileInfo]:
             return _listings[path]
     filesystem, name = place(path)
     rows = attempt(path, "list", lambda: _list_rows(filesystem, name))
-    found: dict[str, FileInfo] = {}
+    content: dict[str, FileInfo] = {}
     is_web = path.parts[0] in HTTP
     prefix = _web_name(name) if is_web else filesystem._strip_protocol(name).rstrip("/")
     for row in rows:
@@ -198,13 +198,13 @@ def listing(path: RemotePath) -> dict[str, FileInfo]:
         if folder == prefix and last not in ("", ".", ".."):
             is_folder = row["type"] == "directory" or row["name"].endswith("/")
             known = row.get("size") is not None or is_folder
-            found[last] = FileInfo(0, True, 0) if is_folder else _info_of(path / last, row) if known else _UNKNOWN
-    if not found and not rows and not _exists(filesystem, name):
+            content[last] = FileInfo(0, True, 0) if is_folder else _info_of(path / last, row) if known else _UNKNOWN
+    if not content and not rows and not _exists(filesystem, name):
         raise FileNotFoundError(str(path))
-    _fill_sizes(path, found)
+    _fill_sizes(path, content)
     with _lock:
-        _listings[path] = found
-    return found
+        _listings[path] = content
+    return content
 
 
 _LINK = re.compile(r"""href=["']([^"'?#]+)""")
@@ -232,23 +232,23 @@ _UNKNOWN = FileInfo(-1, False, 0)
 def files_after(path: RemotePath, most: int) -> list[tuple[str, int]]:
     """Names and sizes of the files that follow a file in its folder, if that was listed."""
     with _lock:
-        found = _listings.get(_parent(path), {})
-        names = list(found) if path.name in found else []
+        siblings = _listings.get(_parent(path), {})
+        names = list(siblings) if path.name in siblings else []
     after = names[names.index(path.name) + 1 :][:most] if names else []
-    return [(name, found[name].size) for name in after if found[name].size > 0]
+    return [(name, siblings[name].size) for name in after if siblings[name].size > 0]
 
 
-def _fill_sizes(folder: RemotePath, found: dict[str, FileInfo]) -> None:
+def _fill_sizes(folder: RemotePath, content: dict[str, FileInfo]) -> None:
     """Ask for the sizes that a listing does not give; a web page gives none."""
     from tensordiff.util.remote.ranges import pool
 
-    names = [name for name, one in found.items() if one is _UNKNOWN]
+    names = [name for name, one in content.items() if one is _UNKNOWN]
     infos = list(pool().map(lambda name: _fetch_web_info(folder / name), names))
     for name, one in zip(names, infos, strict=True):
         if one is None or (one.is_folder and "." in name):  # a web page beside the files
-            del found[name]
+            del content[name]
         else:
-            found[name] = one
+            content[name] = one
 
 
 def _exists(filesystem: Any, name: str) -> bool:
@@ -328,18 +328,18 @@ def attempt(path: RemotePath, kind: str, call: Callable[[], T]) -> T:
                     bucket = printable(path.parts[1])
                     raise BadFile(path, f"its store has no bucket {bucket}; check the URL") from raised
                 raise FileNotFoundError(str(path)) from raised
-            said = _reason(path, error)
+            reason = _reason(path, error)
             if _BAD_URL.search(_error_text(error)):
                 hint = "check the URL; credentials are no part of it, the store's own library finds them"
-                raise BadFile(path, f"is no URL of such a store ({said}); {hint}") from error
+                raise BadFile(path, f"is no URL of such a store ({reason}); {hint}") from error
             if isinstance(error, NotImplementedError) or _status(error) in _UNABLE:
-                raise BadFile(path, f"its store does not do that ({said})") from error
+                raise BadFile(path, f"its store does not do that ({reason})") from error
             if isinstance(error, PermissionError) or _is_final(error):
                 hint = "the store's own library looks for credentials; see its documentation"
-                raise BadFile(path, f"cannot be read ({said}); {hint}") from error
+                raise BadFile(path, f"cannot be read ({reason}); {hint}") from error
             if number == TRIES:
-                again = f"its store failed {TRIES} times ({said}); try again when it answers"
-                raise StoreError(f"{printable(path)}: {again}") from error
+                why = f"its store failed {TRIES} times ({reason}); try again when it answers"
+                raise StoreError(f"{printable(path)}: {why}") from error
             time.sleep(FIRST_WAIT_S * 2 ** (number - 1) * random.uniform(0.75, 1.25))  # noqa: S311 - no secret
     raise AssertionError("unreachable")
 

@@ -20,14 +20,14 @@ def wrong_slot(tables: PairTables) -> Hint | None:
     if len(ours.parameters) != 1 or len(theirs.parameters) != 1 or tables.pair.is_tied:
         return None
     own = ours.parameters[0]
-    found = tables.reference.holding(theirs.stored, lambda item: item is not own)
-    if not found:
+    holders = tables.reference.holding(theirs.stored, lambda item: item is not own)
+    if not holders:
         return None
-    other = found[0]
+    other = holders[0]
     if own.is_head and other.is_embedding:
         return Hint("tied", f"holds the embedding ({printable(other.title)}): tied, though the reference is not", {})
-    back = tables.candidate.holding(ours.stored, lambda item: item is not theirs.parameters[0])
-    is_swapped = any(item.canonical == other.canonical and item.kind == other.kind for item in back)
+    holders_of_ours = tables.candidate.holding(ours.stored, lambda item: item is not theirs.parameters[0])
+    is_swapped = any(item.canonical == other.canonical and item.kind == other.kind for item in holders_of_ours)
     evidence = {"holds": other.name}
     if is_swapped:
         return Hint("swapped", f"swapped with {printable(other.title)}", {**evidence})
@@ -54,10 +54,12 @@ def untied(tables: PairTables) -> Hint | None:
     ours = tables.pair.reference.parameters
     if len(ours) != 1 or not ours[0].is_head or tables.pair.is_tied:
         return None
-    found = tables.reference.holding(ours[0].stored, lambda item: item.is_embedding)
-    if not found:
+    embeddings = tables.reference.holding(ours[0].stored, lambda item: item.is_embedding)
+    if not embeddings:
         return None
-    return Hint("untied", f"the reference's is its embedding ({printable(found[0].title)}); the candidate's is not", {})
+    return Hint(
+        "untied", f"the reference's is its embedding ({printable(embeddings[0].title)}); the candidate's is not", {}
+    )
 
 
 def transposed(tables: PairTables) -> Hint | None:

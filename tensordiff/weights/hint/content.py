@@ -287,14 +287,14 @@ def has_related_rows(ref: Floats, cand: Floats) -> bool:
 
 def _nearest_cosines(every: Floats, some: Floats) -> Floats:
     """For each of some rows, the largest cosine with any of all rows, in either direction."""
-    found = np.zeros(len(some), np.float32)
+    nearest = np.zeros(len(some), np.float32)
     norms = np.linalg.norm(some, axis=1)[:, None]
     for start in range(0, len(every), _ROWS_AT_ONCE):
         known = every[start : start + _ROWS_AT_ONCE]
         lengths = norms * np.linalg.norm(known, axis=1)[None, :]
         cosines = np.divide(some @ known.T, lengths, out=np.zeros(lengths.shape, np.float32), where=lengths > 0)
-        np.maximum(found, np.abs(cosines).max(axis=1), out=found)
-    return found
+        np.maximum(nearest, np.abs(cosines).max(axis=1), out=nearest)
+    return nearest
 
 
 def _initialization(values: Floats) -> str | None:

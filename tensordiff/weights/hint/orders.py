@@ -59,15 +59,15 @@ def _are_rows_of(ref: Floats, cand: Floats, slack: float) -> bool:
 
 def nearest_rows(ref: Floats, some: Floats) -> Order:
     """For each of a few rows, the nearest of all rows of the reference."""
-    found, least = np.zeros(len(some), np.int64), np.full(len(some), np.inf, np.float32)
+    nearest, least = np.zeros(len(some), np.int64), np.full(len(some), np.inf, np.float32)
     for start in range(0, len(ref), _KNOWN_AT_ONCE):
         known = ref[start : start + _KNOWN_AT_ONCE]
         distance = np.einsum("ij,ij->i", known, known)[None, :] - 2 * some @ known.T
         at = np.argmin(distance, axis=1)
-        here = distance[np.arange(len(some)), at]
-        is_nearer = here < least
-        found[is_nearer], least[is_nearer] = start + at[is_nearer], here[is_nearer]
-    return found
+        distance_here = distance[np.arange(len(some)), at]
+        is_nearer = distance_here < least
+        nearest[is_nearer], least[is_nearer] = start + at[is_nearer], distance_here[is_nearer]
+    return nearest
 
 
 def _by_value(ref: Floats, cand: Floats) -> Order:
@@ -93,14 +93,14 @@ def _by_bits(ref: Floats, cand: Floats, slack: float) -> Order | None:
 
 def _row_hashes(values: Floats, dtype: str) -> NDArray[np.uint64]:
     odd = np.random.default_rng(0).integers(0, 1 << 63, values.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    found = []
+    hashes = []
     count = max(1, _HASHED_AT_ONCE // values.shape[1])
     for start in range(0, len(values), count):
         some = values[start : start + count]
         with np.errstate(all="ignore"):
             rounded = some.astype(DTYPES[dtype]).astype(np.float32) + np.float32(0)  # the addition turns -0 into 0
-        found.append((rounded.view(np.uint32) * odd).sum(axis=1, dtype=np.uint64))
-    return np.concatenate(found)
+        hashes.append((rounded.view(np.uint32) * odd).sum(axis=1, dtype=np.uint64))
+    return np.concatenate(hashes)
 
 
 def _by_projection(ref: Floats, cand: Floats, slack: float) -> Order | None:
@@ -117,26 +117,26 @@ def _by_projection(ref: Floats, cand: Floats, slack: float) -> Order | None:
 
 def _nearest_of_all(ours: Floats, theirs: Floats) -> Order:
     squares = np.sum(ours * ours, axis=1)
-    found = np.empty(len(theirs), np.int64)
+    nearest = np.empty(len(theirs), np.int64)
     for start in range(0, len(theirs), _AT_ONCE):
         distance = squares[None, :] - 2 * theirs[start : start + _AT_ONCE] @ ours.T
-        found[start : start + _AT_ONCE] = np.argmin(distance, axis=1)
-    return found
+        nearest[start : start + _AT_ONCE] = np.argmin(distance, axis=1)
+    return nearest
 
 
 def _nearest_of_neighbours(ours: Floats, theirs: Floats) -> Order:
     """The nearest among the neighbours in the order of the first projection."""
     by_first = np.argsort(ours[:, 0])
     line = ours[by_first, 0]
-    found = np.empty(len(theirs), np.int64)
+    nearest = np.empty(len(theirs), np.int64)
     for start in range(0, len(theirs), _AT_ONCE):
         some = theirs[start : start + _AT_ONCE]
         places = np.searchsorted(line, some[:, 0])[:, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS)
         near = by_first[np.clip(places, 0, len(line) - 1)]
         apart = ours[near] - some[:, None, :]
         at = np.argmin(np.einsum("ijk,ijk->ij", apart, apart), axis=1)
-        found[start : start + _AT_ONCE] = near[np.arange(len(some)), at]
-    return found
+        nearest[start : start + _AT_ONCE] = near[np.arange(len(some)), at]
+    return nearest
 
 
 class RowShift(NamedTuple):

@@ -85,11 +85,11 @@ def table(stored: StoredTensor) -> Floats:
         return as_floats(stored.read().reshape(-1)[:MOST_ELEMENTS])[:, None]
     parts, rows, columns = (shape[0], *shape[1:]) if len(shape) == 3 else (1, shape[0], int(np.prod(shape[1:])))
     width = max(1, min(columns, MOST_ELEMENTS // max(1, parts * rows)))
-    found = []
+    tables = []
     for start, stop in row_ranges(shape):
         block = read_rows(stored, start, stop)
-        found.append(as_floats(np.ascontiguousarray(block.reshape(-1, columns)[:, :width])))
-    return np.concatenate(found) if len(found) != 1 else found[0]
+        tables.append(as_floats(np.ascontiguousarray(block.reshape(-1, columns)[:, :width])))
+    return np.concatenate(tables) if len(tables) != 1 else tables[0]
 
 
 @dataclass(eq=False)
@@ -102,13 +102,13 @@ class ParameterFinder:
 
     @cached_property
     def _by_shape(self) -> dict[tuple[int, ...], list[Parameter]]:
-        found: dict[tuple[int, ...], list[Parameter]] = defaultdict(list)
+        by_shape: dict[tuple[int, ...], list[Parameter]] = defaultdict(list)
         for item in self.items:
             try:
-                found[item.spec.shape].append(item)
+                by_shape[item.spec.shape].append(item)
             except DumpError:
                 continue
-        return found
+        return by_shape
 
     def fingerprint(self, item: Parameter) -> Floats | None:
         """A few values of a parameter; None if it cannot be read."""
@@ -127,12 +127,12 @@ class ParameterFinder:
             return []
         if float(wanted.std()) <= 1e-4 * float(np.abs(wanted).max(initial=0.0)):
             return []  # ones, zeros: they prove nothing
-        found = []
+        holders = []
         for item in self._near(stored, wanted):
             fingerprint = self.fingerprint(item) if is_other(item) else None
             if fingerprint is not None and are_alike(wanted, fingerprint, slack_of(stored, item.stored)):
-                found.append(item)
-        return found
+                holders.append(item)
+        return holders
 
     def _near(self, stored: StoredTensor, wanted: Floats) -> list[Parameter]:
         shape = stored.spec.shape

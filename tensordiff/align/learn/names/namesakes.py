@@ -127,13 +127,13 @@ class Namesakes:
 def _pooled(entry: Entry, inputs: Sequence[Entry]) -> str | None:
     """Which tokens of its input a tensor is, in words; None if it is none of these."""
     try:
-        made = entry.read().astype(np.float64).reshape(-1)
-        given = [array for one in inputs if (array := _tokens(one.read(), made.size)) is not None]
+        output = entry.read().astype(np.float64).reshape(-1)
+        inputs_as_tokens = [array for one in inputs if (array := _tokens(one.read(), output.size)) is not None]
     except (DumpError, AlignError):
         return None
-    for tokens in given:
+    for tokens in inputs_as_tokens:
         for what, pooled in (("the mean", tokens.mean(0)), ("the first token", tokens[0]), ("the last", tokens[-1])):
-            if _points_alike(pooled, made):
+            if _points_alike(pooled, output):
                 return what
     return None
 

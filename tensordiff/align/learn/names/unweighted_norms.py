@@ -75,8 +75,8 @@ class UnweightedNorms:
     @cached_property
     def _in_order(self) -> list[ValueClass]:
         """The outputs of the candidate's layers, in order."""
-        given = (one for one in self.evidence.classes if any(not item.entry.is_input for item in one.members[1]))
-        return sorted((one for one in given if not one.is_weak), key=self._first)
+        outputs = (one for one in self.evidence.classes if any(not item.entry.is_input for item in one.members[1]))
+        return sorted((one for one in outputs if not one.is_weak), key=self._first)
 
     @cached_property
     def _reference(self) -> list[ValueClass]:

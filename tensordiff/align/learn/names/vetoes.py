@@ -78,8 +78,8 @@ class Vetoes:
 
     def _is_other_call(self, ours: Node, theirs: Node) -> bool:
         """Whether another call of a shared layer gets what the reference's call gets."""
-        given = [self.evidence.of_entry.get(id(entry)) for entry in ours.inputs]
-        proofs = [one for one in given if one is not None and one.is_proof]
+        input_classes = [self.evidence.of_entry.get(id(entry)) for entry in ours.inputs]
+        proofs = [one for one in input_classes if one is not None and one.is_proof]
         calls = {self.matches.node_of[id(item.entry)].call for one in proofs for item in one.members[1]
                  if item.entry.is_input and item.entry.layer == theirs.layer}  # fmt: skip
         return theirs.is_shared and bool(calls) and theirs.call not in calls
@@ -115,18 +115,18 @@ class Vetoes:
 
         If an error has swapped two layers, what gets the tensor of one gets that of the other on the other side.
         """
-        left, seen = [one], {id(one)}
-        while left:
-            current = left.pop()
+        waiting, seen = [one], {id(one)}
+        while waiting:
+            current = waiting.pop()
             inputs = (item.entry for item in current.members[0] if item.entry.is_input)
             if any(self._is_named_right(entry, current) for entry in inputs):
                 return True
-            made = (
+            computed = (
                 self.evidence.of_entry[id(entry)] for entry in self._computed_from(current) if self._is_proven(entry)
             )
-            new = {id(other): other for other in made if id(other) not in seen}
+            new = {id(other): other for other in computed if id(other) not in seen}
             seen |= new.keys()
-            left += new.values()
+            waiting += new.values()
         return False
 
     def _is_named_right(self, entry: Entry, one: ValueClass) -> bool:
@@ -250,8 +250,8 @@ class Vetoes:
         return rival >= _LEAST and 1.0 - rival <= nearer * (1.0 - self._alike(ours, theirs))
 
     def _alike(self, ours: Entry, theirs: Entry) -> float:
-        found = self._print_of(ours), self._print_of(theirs)
-        return alike(found[0], found[1]) if found[0] is not None and found[1] is not None else 0.0
+        prints = self._print_of(ours), self._print_of(theirs)
+        return alike(prints[0], prints[1]) if prints[0] is not None and prints[1] is not None else 0.0
 
     def _print_of(self, entry: Entry) -> Fingerprint | None:
         """An entry's fingerprint. Only a sample of all entries was read before; the others are read once."""

@@ -122,21 +122,21 @@ class Arrangements:
     @cached_property
     def _meanings(self) -> dict[Arrangement, dict[Meaning, LearnedPair]]:
         """What all nodes with a sum prove for their arrangement, each with an example."""
-        found: dict[Arrangement, list[dict[Meaning, LearnedPair]]] = defaultdict(list)
+        by_arrangement: dict[Arrangement, list[dict[Meaning, LearnedPair]]] = defaultdict(list)
         for ours, _, arrangement in self._matched:
-            found[arrangement].append(self._proven.get(id(ours), {}))
-        meanings = {arrangement: _common(some) for arrangement, some in found.items()}
+            by_arrangement[arrangement].append(self._proven.get(id(ours), {}))
+        meanings = {arrangement: _common(some) for arrangement, some in by_arrangement.items()}
         return {arrangement: some for arrangement, some in meanings.items() if some}
 
     @cached_property
     def _proven(self) -> dict[int, dict[Meaning, LearnedPair]]:
         """What values prove about the ports of matched nodes, by the ids of the reference's nodes."""
-        found: dict[int, dict[Meaning, LearnedPair]] = defaultdict(dict)
+        proven: dict[int, dict[Meaning, LearnedPair]] = defaultdict(dict)
         for pair in self.pairs:
             nodes = self._nodes_of(pair) if pair.is_proven else None
             if nodes is not None:
-                found[id(nodes[0])][_meaning(pair)] = pair
-        return found
+                proven[id(nodes[0])][_meaning(pair)] = pair
+        return proven
 
     def _nodes_of(self, pair: LearnedPair) -> tuple[Node, Node] | None:
         """The two matched nodes of a pair; None if it involves more nodes, or nodes that are not matched."""
@@ -148,7 +148,7 @@ class Arrangements:
     def _matched(self) -> list[tuple[Node, Node, Arrangement]]:
         both = ((node, self.matches.of_reference.get(id(node))) for node in self.matches.reference)
         pairs = [(ours, theirs) for ours, theirs in both if theirs is not None]
-        return [(*pair, found) for pair in pairs if (found := self._arrangement(*pair)) is not None]
+        return [(*pair, arrangement) for pair in pairs if (arrangement := self._arrangement(*pair)) is not None]
 
     def _arrangement(self, ours: Node, theirs: Node) -> Arrangement | None:
         layouts = _layout(ours), _layout(theirs)
@@ -188,11 +188,11 @@ def _parts(node: Node, ports: Sequence[Port]) -> tuple[Entry, ...]:
 def _layout(node: Node) -> Layout | None:
     """The ports of a node; None if one cannot be read."""
     try:
-        seen = [(_port(entry), entry.spec) for entry in (*node.inputs, *node.outputs)]
+        specs = [(_port(entry), entry.spec) for entry in (*node.inputs, *node.outputs)]
     except (DumpError, AlignError):
         return None  # measuring reports it
-    shapes = [spec.shape for _, spec in seen]
-    ports = tuple((port, is_integral(spec.dtype), shapes.index(spec.shape)) for port, spec in seen)
+    shapes = [spec.shape for _, spec in specs]
+    ports = tuple((port, is_integral(spec.dtype), shapes.index(spec.shape)) for port, spec in specs)
     return Layout(node.module_class, bool(node.children), ports)
 
 

@@ -29,9 +29,9 @@ def pairs_in_layout(matches: NodeMatches, pairs: Iterable[LearnedPair], used: Co
     if not is_clear or not matches.evidence.is_ordered:
         return []
     others = _of_others(matches)
-    found = [(a, b) for a, b in _of_matched(matches, used) if _fits(a, b, views[0])]
-    found += others if all(_fits(a, b, views[0]) for a, b in others) else []
-    return [LearnedPair(Formula((a,), view=views[0]), Formula((b,)), is_proven=False) for a, b in found]
+    fitting = [(a, b) for a, b in _of_matched(matches, used) if _fits(a, b, views[0])]
+    fitting += others if all(_fits(a, b, views[0]) for a, b in others) else []
+    return [LearnedPair(Formula((a,), view=views[0]), Formula((b,)), is_proven=False) for a, b in fitting]
 
 
 def _of_matched(matches: NodeMatches, used: Collection[int]) -> Iterator[tuple[Entry, Entry]]:

@@ -331,8 +331,8 @@ def _possible_sums(samples: Values, wanted: Values, limit: float) -> Iterator[tu
     with np.errstate(all="ignore"):
         squares = (missing**2).sum(1)[:, None] + (samples**2).sum(1)[None, :] + 2 * (missing @ samples.T)
         rounding = 1e-12 * float((samples**2).sum(1).max() + (wanted**2).sum())
-        found = np.argwhere(~(squares > limit**2 + rounding))
-    yield from ((int(k), int(n)) for k, n in found if k < n)
+        pairs = np.argwhere(~(squares > limit**2 + rounding))
+    yield from ((int(k), int(n)) for k, n in pairs if k < n)
 
 
 def _products(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:

@@ -176,15 +176,15 @@ class PortPairs:
         Functions of a tensor library, such as ``Tensor.__mul__``, are called by many layers: the input of one call says
         nothing about another. These are left out.
         """
-        found: dict[str, Node] = {}
-        others: set[str] = set()
+        partners: dict[str, Node] = {}
+        ambiguous: set[str] = set()
         for node in self.matches.candidate:
             ours = self.matches.of_candidate.get(id(node)) if node.is_shared else None
-            if ours is not None and found.setdefault(node.layer, ours).layer != ours.layer:
-                others.add(node.layer)
+            if ours is not None and partners.setdefault(node.layer, ours).layer != ours.layer:
+                ambiguous.add(node.layer)
             elif ours is not None:
-                found[node.layer] = ours
-        return {layer: ours for layer, ours in found.items() if layer not in others}
+                partners[node.layer] = ours
+        return {layer: ours for layer, ours in partners.items() if layer not in ambiguous}
 
     def _take(self, reference: Entry, candidate: Entry, *, is_proven: bool) -> bool:
         view = self.evidence.view(reference, candidate) if is_proven else ""

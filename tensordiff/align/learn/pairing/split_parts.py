@@ -80,10 +80,14 @@ class RemainingParts:
         If inputs are not known, those of layers in the same module.
         """
         own = [self.matches.node_of[id(entry)] for entry in entries]
-        given = {id(one) for node in own for one in self._input_tensors(node)}
+        shared_inputs = {id(one) for node in own for one in self._input_tensors(node)}
         modules = {id(node.parent) for node in own if node.parent is not None}
         for node in self.matches.candidate if side else self.matches.reference:
-            is_beside = given & {id(one) for one in self._input_tensors(node)} if given else id(node.parent) in modules
+            is_beside = (
+                shared_inputs & {id(one) for one in self._input_tensors(node)}
+                if shared_inputs
+                else id(node.parent) in modules
+            )
             if is_beside and not node.children:
                 yield from (entry for entry in node.outputs if id(entry) not in self.used and node not in own)
 

@@ -66,11 +66,11 @@ class PiecedTensor(NamedTuple):
         file = self.pieces[0].file
         needed = self.spec.nbytes + self.spec.size
         refuse_beyond_memory(file, f"its tensor {self.name!r:.120} takes", needed, "save it in one piece")
-        whole, seen = np.empty(self.spec.shape, self.spec.dtype), np.zeros(self.spec.shape, bool)
+        whole, is_filled = np.empty(self.spec.shape, self.spec.dtype), np.zeros(self.spec.shape, bool)
         for piece in self.pieces:
             where = tuple(slice(o, o + n) for o, n in zip(piece.offsets, piece.sizes, strict=True))
-            whole[where], seen[where] = self._piece(piece), True
-        if not seen.all():
+            whole[where], is_filled[where] = self._piece(piece), True
+        if not is_filled.all():
             raise BadFile(file, f"its pieces of {self.name!r:.120} lie over one another and leave gaps; save it again")
         whole.flags.writeable = False
         return whole
@@ -145,11 +145,11 @@ def _pieced(at: DumpPath, name: str, about: Record, places: dict[tuple[int, ...]
 
 
 def _dtype(properties: object) -> DType:
-    found = properties.attributes.get("dtype") if isinstance(properties, Record) else None
-    if found is None and isinstance(properties, Record) and isinstance(properties.state, tuple) and properties.state:
-        found = properties.state[0]
-    if isinstance(found, TorchDType) and found.name in DTYPES:
-        return DTYPES[found.name]
+    dtype = properties.attributes.get("dtype") if isinstance(properties, Record) else None
+    if dtype is None and isinstance(properties, Record) and isinstance(properties.state, tuple) and properties.state:
+        dtype = properties.state[0]
+    if isinstance(dtype, TorchDType) and dtype.name in DTYPES:
+        return DTYPES[dtype.name]
     raise ValueError("its dtype is not one we read")
 
 

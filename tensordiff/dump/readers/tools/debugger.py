@@ -148,10 +148,11 @@ def layer_of(module: str, class_name: str) -> str:
 
 def _repeated(nodes: list[Node], tree: str) -> list[Problem]:
     counts = Counter(node.at for node in nodes)
-    again = [place for place, count in counts.items() if count > 1]
-    if not again:
+    repeated = [place for place, count in counts.items() if count > 1]
+    if not repeated:
         return []
-    why = f"lists {len(again)} tensors more than once (the first: {again[0].module}): only the last run is in a file"
+    first = repeated[0].module
+    why = f"lists {len(repeated)} tensors more than once (the first: {first}): only the last run is in a file"
     return [Problem(tree, why)]
 
 

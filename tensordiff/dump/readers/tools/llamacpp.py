@@ -87,10 +87,10 @@ def try_open(at: DumpPath) -> Dump | None:
         beside = at.path.name.endswith(".bin") and at.path.with_name(at.path.name[:-4] + _TOKENS).is_file()
         return _open_logits(at, [at.path.name]) if beside else None
     if logits := [n[: -len(_TOKENS)] + ".bin" for n in at.files if n.endswith(_TOKENS)]:
-        there = [name for name in logits if name in at.files]
-        if len(there) > 1:  # llama.cpp's scripts put both sides into one folder
-            raise BadFile(at.path, f"holds the logits of {len(there)} runs; name one of {', '.join(there):.200}")
-        return _open_logits(at, there)
+        present = [name for name in logits if name in at.files]
+        if len(present) > 1:  # llama.cpp's scripts put both sides into one folder
+            raise BadFile(at.path, f"holds the logits of {len(present)} runs; name one of {', '.join(present):.200}")
+        return _open_logits(at, present)
     logs = [name for name in at.with_suffix(*_LOGS[:-1]) if _is_log(at.path / name)]
     if not logs:
         return None

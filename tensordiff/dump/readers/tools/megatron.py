@@ -129,13 +129,13 @@ def _find(at: DumpPath) -> tuple[list[_RankFile], frozenset[str]]:
         folder, top = at.path / "activations", "activations"
         folders = list_below(folder).folders
     iterations = [name for name in folders if _ITERATION.match(name)]
-    found = [
+    files = [
         _rank_file(folder / name / file, step)
         for step, name in enumerate(iterations)
         for file in list_below(folder / name).files
         if _FILE.match(file)
     ]
-    return found, frozenset((top,) if top else iterations)
+    return files, frozenset((top,) if top else iterations)
 
 
 def _rank_file(path: Path, step: int) -> _RankFile:

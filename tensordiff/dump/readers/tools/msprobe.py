@@ -104,20 +104,22 @@ def try_open(at: DumpPath) -> Dump | None:
 def _rank_folders(at: DumpPath) -> list[RankFolder]:
     if (listed := _index_in(at.files)) and (DATA in at.folders or _is_dump(at.path / listed)):
         return [RankFolder(at.path, 0, 0)]
-    found: list[tuple[int, Path]] = []
+    step_paths: list[tuple[int, Path]] = []
     for name in at.folders:
         step = _STEP.fullmatch(name)
         if step is None and not _RANK.fullmatch(name) and not name.startswith("proc"):
             continue
         below = list_below(at.path / name)
         if _index_in(below.files):
-            found.append((0, at.path / name))
+            step_paths.append((0, at.path / name))
         elif step is not None:
             inner = (at.path / name / n for n in below.folders if _RANK.fullmatch(n) or n.startswith("proc"))
-            found += ((int(step[1]), path) for path in inner if _index_in(list_below(path).files))
+            step_paths += ((int(step[1]), path) for path in inner if _index_in(list_below(path).files))
     folders = []
-    for step_number in sorted({step for step, _ in found}):
-        paths = sorted((path for step, path in found if step == step_number), key=lambda path: natural_key(path.name))
+    for step_number in sorted({step for step, _ in step_paths}):
+        paths = sorted(
+            (path for step, path in step_paths if step == step_number), key=lambda path: natural_key(path.name)
+        )
         for index, path in enumerate(paths):
             match = _RANK.fullmatch(path.name)
             folders.append(RankFolder(path, step_number, int(match[1]) if match else index))
@@ -162,8 +164,8 @@ def _open_rank(folder: RankFolder) -> tuple[list[Entry], list[Problem], bool]:
             elif not has_values:
                 empty.append(f"{key} {port}")
     if empty:
-        said = f"{len(empty)} tensors have no statistics that can be compared (null, or sums that overflowed)"
-        problems.append(Problem(index.name, f"{said}, first {empty[0]!r:.120}; they are left out", is_unread=True))
+        what = f"{len(empty)} tensors have no statistics that can be compared (null, or sums that overflowed)"
+        problems.append(Problem(index.name, f"{what}, first {empty[0]!r:.120}; they are left out", is_unread=True))
     problems += (
         Problem(f"{DATA}/{name}", f"is named nowhere in {index.name}; it is not read", is_unread=True)
         for name in sorted(files - used)

@@ -70,8 +70,8 @@ def try_open(at: DumpPath) -> Dump | None:
             if file not in named and is_named_as_tensors(file)
         ),
     ]
-    there = set(files.files)
-    entries = tuple(_entries(at, [output for output in outputs if output.file in there]))
+    present = set(files.files)
+    entries = tuple(_entries(at, [output for output in outputs if output.file in present]))
     if not entries:
         raise BadFile(path, f"names no tensor that lies in {TENSORS}")
     return Dump(at.path, FORMAT, entries, True, tuple(problems), files=frozenset((TENSORS,)))

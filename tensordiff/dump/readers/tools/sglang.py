@@ -146,17 +146,17 @@ def _placements(file: _File, rank: int) -> tuple[MeshPlacement, ...] | None:
     places = {axis: _mesh_position(axis, meta, file) for axis, _ in splits}
     if len(splits) == 1 and places[splits[0][0]] is None:
         places[splits[0][0]] = rank  # with one axis the ranks lie along it
-    found = [(places[axis], split) for axis, split in splits]
+    positions = [(places[axis], split) for axis, split in splits]
     return (
         None
-        if any(at is None for at, _ in found)
-        else tuple(MeshPlacement(at, how) for at, how in found if at is not None)
+        if any(at is None for at, _ in positions)
+        else tuple(MeshPlacement(at, how) for at, how in positions if at is not None)
     )
 
 
 def _splits(dims: str) -> list[tuple[str, Split]] | None:
     """What each axis of the mesh splits; None for metadata of an unknown kind."""
-    found: list[tuple[str, Split]] = []
+    splits: list[tuple[str, Split]] = []
     for axis, dim in enumerate(dims.split()):
         match = _DIM.match(dim)
         if match is None:
@@ -167,8 +167,8 @@ def _splits(dims: str) -> list[tuple[str, Split]] | None:
                 return None
             if words:
                 split: Split = "sum" if "partial" in words else Zigzag(axis) if "zigzag" in words else axis
-                found.append((words[0], split))
-    return found
+                splits.append((words[0], split))
+    return splits
 
 
 def _mesh_position(axis: str, meta: dict[object, object], file: _File) -> int | None:
@@ -214,10 +214,10 @@ def _rank_passes(at: DumpPath, passes: list[_Pass]) -> tuple[list[Entry], list[P
     """The entries of one rank; what precedes the first embedding in a file belongs to the previous pass."""
     entries: list[Entry] = []
     numbers = {one.number for one in passes}
-    gone = next((number for number in range(len(passes)) if number not in numbers), None)
+    missing = next((number for number in range(len(passes)) if number not in numbers), None)
     problems = (
-        [Problem(f"Pass{gone:05}.pt", "is not there, and later passes are; was it copied?", True)]
-        if gone is not None
+        [Problem(f"Pass{missing:05}.pt", "is not there, and later passes are; was it copied?", True)]
+        if missing is not None
         else []
     )
     start: str | None = None
@@ -243,8 +243,8 @@ def _first_layer(entries: list[Entry]) -> str | None:
 
 def _pass_start(entries: list[Entry], start: str | None, before: set[str]) -> int:
     """Where a pass begins in its file; a file without a beginning holds the rest of the previous pass."""
-    found = next((i for i, e in enumerate(entries) if e.layer == start), None)
-    if found is not None:
-        return found
+    first = next((i for i, e in enumerate(entries) if e.layer == start), None)
+    if first is not None:
+        return first
     is_rest = bool(before) and not any(item.layer in before for item in entries)
     return len(entries) if is_rest else 0

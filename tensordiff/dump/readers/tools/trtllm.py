@@ -68,13 +68,13 @@ def try_open(at: DumpPath) -> Dump | None:
 def _rank_folders(at: DumpPath) -> dict[int, tuple[Path, list[str]]]:
     if any(map(_FILE.match, at.files[:50])):
         return {-1: (at.path, at.files)}
-    found = {}
+    folders = {}
     for name in at.folders:
         match = _RANK.fullmatch(name)
         files = list_below(at.path / name).files if match else []
         if match and any(map(_FILE.match, files[:50])):
-            found[int(match[1])] = (at.path / name, files)
-    return found
+            folders[int(match[1])] = (at.path / name, files)
+    return folders
 
 
 def _open_rank(folder: Path, names: list[str]) -> tuple[list[Entry], list[Problem]]:
@@ -89,9 +89,9 @@ def _open_rank(folder: Path, names: list[str]) -> tuple[list[Entry], list[Proble
     by_module: dict[Path_, list[_File]] = defaultdict(list)
     for file in files:
         by_module[file.path].append(file)
-    placed = [(key, item) for path, group in by_module.items() for key, item in _ports(folder, path, group, layers)]
-    placed.sort(key=lambda pair: pair[0])
-    return [item for _, item in placed], problems
+    keyed = [(key, item) for path, group in by_module.items() for key, item in _ports(folder, path, group, layers)]
+    keyed.sort(key=lambda pair: pair[0])
+    return [item for _, item in keyed], problems
 
 
 def _parse(name: str) -> _File | None:
@@ -106,8 +106,8 @@ def _ports(
     folder: Path, path: Path_, group: list[_File], layers: _Layers
 ) -> Iterator[tuple[tuple[object, ...], Entry]]:
     inputs = [file for file in group if file.kind == "input"]
-    given = {file.argument for file in inputs}
-    outputs = [f for f in group if f.kind == "output" and f.argument not in given]
+    input_names = {file.argument for file in inputs}
+    outputs = [f for f in group if f.kind == "output" and f.argument not in input_names]
     outputs.sort(key=lambda f: (f.argument != "hidden_states", natural_key(f.argument)))
     numbers = [number for number, _ in path]
     layer, module_class = layers.name(path), path[-1][1]
@@ -119,7 +119,7 @@ def _ports(
     for i, file in enumerate(sorted(inputs, key=lambda f: natural_key(f.argument))):
         port = f"input_{i}" if file.argument.isdecimal() or len(inputs) == 1 else f"input_{file.argument}"
         yield (*numbers, 0, 0, i), made(file, port)
-    for i, file in enumerate(f for f in group if f.kind == "output" and f.argument in given):
+    for i, file in enumerate(f for f in group if f.kind == "output" and f.argument in input_names):
         yield (*numbers, float("inf"), -1, i), made(file, f"input_after_{file.argument}")  # the inputs, repeated
     for i, file in enumerate(outputs):
         yield (*numbers, float("inf"), 0, i), made(file, "output" if len(outputs) == 1 else f"output_{i}")

@@ -117,10 +117,10 @@ def _open_logger(at: DumpPath, steps: list[tuple[int, Path, frozenset[str]]]) ->
         return None  # a list of modules from another tool
     problems += _missing(at, [folder for _, folder, _ in steps])
     taken = frozenset(name for _, _, names in steps for name in names)
-    told = {problem.file for problem in problems}
+    reported = {problem.file for problem in problems}
     used = [folder / name / file for _, folder, _ in steps for name in list_below(folder).folders
             for file in list_below(folder / name).files if _FILE.match(file)]  # fmt: skip
-    problems += (problem for problem in unread_within(at, taken, used) if problem.file not in told)
+    problems += (problem for problem in unread_within(at, taken, used) if problem.file not in reported)
     return Dump(at.path, FORMAT, tuple(entries), True, tuple(problems), files=taken)
 
 

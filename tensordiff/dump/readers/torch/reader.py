@@ -184,11 +184,11 @@ class TorchFile:
         archive = open_archive(f"{self.folder}{os.sep}{self.file}")
         if isinstance(archive.value, Tensor):
             return archive, archive.value
-        found = found_in(archive, _stem(self.file))
-        if len(found) > 1:
-            some = ", ".join(shorten(item.name) for item in found[:3])
-            raise BadFile(archive.path, f"holds {len(found)} tensors ({some}, …); open that file on its own")
-        return archive, _readable(archive, found[0])
+        tensors = found_in(archive, _stem(self.file))
+        if len(tensors) > 1:
+            some = ", ".join(shorten(item.name) for item in tensors[:3])
+            raise BadFile(archive.path, f"holds {len(tensors)} tensors ({some}, …); open that file on its own")
+        return archive, _readable(archive, tensors[0])
 
 
 def open_file(path: Path) -> FilePart:
@@ -281,10 +281,10 @@ class InArchive(NamedTuple):
 
 def tensor_of(archive: Archive, stem: str) -> Array:
     """The values of an archive that holds one tensor."""
-    found = found_in(archive, stem)
-    if len(found) != 1:
-        raise BadFile(archive.path, f"holds {len(found)} tensors where one is expected; save it again")
-    return archive.read(_readable(archive, found[0]))
+    tensors = found_in(archive, stem)
+    if len(tensors) != 1:
+        raise BadFile(archive.path, f"holds {len(tensors)} tensors where one is expected; save it again")
+    return archive.read(_readable(archive, tensors[0]))
 
 
 def found_in(archive: Archive, stem: str, skipped_lists: list[str] | None = None) -> list[Found]:
@@ -293,12 +293,12 @@ def found_in(archive: Archive, stem: str, skipped_lists: list[str] | None = None
     Names of lists of numbers that are not taken for tensors are added to ``skipped_lists``.
     """
     try:
-        found = find_tensors(_unwrap(archive.value), stem, skipped_lists)
+        tensors = find_tensors(_unwrap(archive.value), stem, skipped_lists)
     except BadPickle as error:
         raise BadFile(archive.path, str(error)) from error
-    if not found:
+    if not tensors:
         raise BadFile(archive.path, "holds no tensor; was something else saved under this name?")
-    return found
+    return tensors
 
 
 def _unwrap(content: object) -> object:

@@ -98,11 +98,11 @@ def find_tensors(content: object, stem: str, skipped_lists: list[str] | None = N
     Names of lists of numbers that are taken for settings or histories, not for tensors, are added to ``skipped_lists``.
     """
     walk = _Walk(stem)
-    found = list(walk.steps(content))
+    tensors = list(walk.steps(content))
     if skipped_lists is not None:
         skipped_lists += walk.skipped_lists
     is_output = isinstance(content, Record) and _is_model_output(content)
-    return sorted(found, key=_execution_key) if is_output else found
+    return sorted(tensors, key=_execution_key) if is_output else tensors
 
 
 def _is_model_output(record: Record) -> bool:
