@@ -46,7 +46,7 @@ from tensordiff.compare.judge.verdict import Verdict
 from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.row import Row
 from tensordiff.dump.model import Spec, entry
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.jobs.job_line import JobLine, Purpose

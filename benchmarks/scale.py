@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, PLOT = ROOT / "docs" / "scale.md", ROOT / "docs" / "scale.svg"

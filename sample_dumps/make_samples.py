@@ -24,7 +24,7 @@ from transformers.activations import ACT2FN
 
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 
 HERE = Path(__file__).parent
 PROMPT = "The meaning of life is not a single enumerator"

@@ -20,7 +20,7 @@ from studies.bugs.spot import Planting
 from studies.models import Tiny
 from tensordiff.capture.engines.torch.facts import has_experts
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 
 Dumped = Literal["everything", "outputs", "blocks"]
 DUMPED: tuple[Dumped, ...] = ("everything", "outputs", "blocks")

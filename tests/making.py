@@ -14,7 +14,7 @@ from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import MemoryTensor as MemoryTensor
 from tensordiff.dump.model import Spec, entry
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.errors import BadFile
 
 Tensors = Mapping[str, Array]

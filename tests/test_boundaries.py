@@ -98,13 +98,13 @@ def test_import_linter_s_contracts_hold() -> None:
 WRITERS = {
     "util/atomic_write.py": "what all others use",
     "util/user_key.py": "the key, which is made exclusively and never replaced",
-    "dump/shards.py": "shards and the journal grow while a model runs; made exclusively",
+    "dump/native/shards.py": "shards and the journal grow while a model runs; made exclusively",
     "compare/cluster/packing.py": "a pickle in memory, for the workers of a cluster",
     "util/remote/ranges.py": "large tensors of a store while they are read, in a file that has no name",
     "capture/child.py": "the log, which has no name",
     "capture/process/child_main.py": "a pipe that the parent made",
     "capture/process/stream_writer.py": "two numbers in a private folder, which both processes of a stream look at",
-    "util/claimed_folders.py": "the lock of a private folder in shared memory",
+    "util/temporary_folders.py": "the lock of a private folder in shared memory",
 }
 """The modules that open files for writing, and why they do so themselves."""
 

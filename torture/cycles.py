@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 from textual.pilot import Pilot
 
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.screen import ComparisonScreen
 from torture.part import Check

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from torture.tool_samples import CHECKPOINTS, TOOLS
 
 Tensors = Mapping[str, Array]

@@ -1,6 +1,6 @@
-"""Which tensor answers which.
+"""Alignment: which tensor of the candidate corresponds to which tensor of the reference.
 
-Called, it is the library's ``tensordiff.align(reference, candidate)``.
+Called, the package is the library's ``tensordiff.align(reference, candidate)``.
 """
 
 from tensordiff.align.match import Alignment, AlignmentPlan, Pair, align

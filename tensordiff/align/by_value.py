@@ -1,14 +1,14 @@
-"""Finding tensors that are the same by their values, whatever they are called: whole, or fused from others.
+"""Finding equal tensors by their values, whatever their names: whole ones, or fused from others.
 
-A ``Fingerprint`` is a few numbers by which a tensor is recognized without reading it again. Its size, mean, RMS
-and largest value do not change when it is transposed or its heads are permuted; a short sample of its first
-values tells sums and products of tensors apart before any is computed whole. Constant, tiny and non-finite
-tensors would match anything and have none. Fingerprints leave few candidates, which are then compared in every
-layout that their shapes allow: equal ones differ by rounding, others by about 1.
+A ``Fingerprint`` is a few numbers by which a tensor is recognized without reading it again. Its size, mean, RMS and
+largest value do not change when it is transposed or its heads are permuted; a short sample of its first values rules
+out sums and products of tensors before any is computed whole. Constant, tiny and non-finite tensors would match
+anything and have no fingerprint. Fingerprints leave few candidates, which are then compared in every layout that their
+shapes allow: equal tensors differ by rounding, others by about 1.
 
-``Fusions`` are tensors that one side computes together and the other apart: ``cat`` of neighbours, ``act(gate) *
-up``, a sum with the residual, one token of all, a slice of a wider tensor. Only neighbours in execution order are
-tried, and only where the numbers of their fingerprints add up.
+``Fusions`` are tensors that one side computes together and the other apart: ``cat`` of neighbours, ``act(gate) * up``,
+a sum with the residual, one token of all, a slice of a wider tensor. Only neighbours in execution order are tried, and
+only if the numbers of their fingerprints add up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tensordiff.errors import AlignError, DumpError
 SAMPLE = 64
 MIN_ELEMENTS = 16
 _PART = 1 << 20
-# The rel_l2 up to which two runs of one layer may differ and still be told from other layers.
+# The rel_l2 up to which two runs of one layer may differ and still be distinguished from other layers.
 TOLERANCE = {"float64": 1e-7, "float32": 1e-5, "float16": 5e-3, "bfloat16": 3e-2}
 
 
@@ -58,7 +58,7 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(entry: Entry) -> Fingerprint | None:
-    """Read a tensor once; None where its values are too common to recognize it by."""
+    """Read a tensor once; None if its values are too common to recognize it."""
     try:
         array = entry.read()
     except (DumpError, AlignError):
@@ -86,7 +86,7 @@ def _of_values(entry: Entry, array: Array) -> Fingerprint | None:
 
 
 HEAD_SIZES = (8, 16, 32, 64, 80, 96, 112, 128, 192, 256, 512)
-"""Channels that a head of attention usually has; the hints of ``compare`` use them, too."""
+"""Usual head sizes of attention; the hints of ``compare`` use them, too."""
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity: hashing its entries would hash what they store
@@ -96,7 +96,7 @@ class Match:
     reference: Entry
     candidate: Entry
     view: str
-    """Empty where shapes agree without one."""
+    """Empty if shapes agree without one."""
     rel_l2: float
 
 
@@ -132,7 +132,7 @@ class FingerprintIndex:
 
 
 def layouts(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iterator[str]:
-    """Views of the reference that could give the candidate's shape, likeliest first."""
+    """Views of the reference that could give the candidate's shape, most likely first."""
     if reconcile(reference, candidate) is not None:
         yield ""
     core_r, core_c = ([n for n in shape if n != 1] for shape in (reference, candidate))
@@ -148,7 +148,7 @@ def _is_regrouped(a: list[int], b: list[int]) -> bool:
 
 
 def permuted_axes(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iterator[str]:
-    """Orders of the reference's axes that give the candidate's shape."""
+    """Permutations of the reference's axes that give the candidate's shape."""
     axes = [axis for axis, size in enumerate(reference) if size != 1]
     wanted = [size for size in candidate if size != 1]
     if len(axes) != len(wanted) or not 2 <= len(axes) <= 4:
@@ -160,7 +160,7 @@ def permuted_axes(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Ite
 
 
 def rope_orders(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iterator[str]:
-    """Rope halves against interleaved pairs, in the whole last axis or in each head."""
+    """Rope in halves against rope in interleaved pairs, over the whole last axis or in each head."""
     if reconcile(reference, candidate) is None or not reference or reference[-1] % 2:
         return
     yield from ("interleave", "deinterleave")
@@ -171,7 +171,7 @@ def rope_orders(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Itera
 
 
 def by_layer(fingerprints: Iterable[Fingerprint]) -> dict[CallKey, list[Fingerprint]]:
-    """Fingerprints by the call of their layer."""
+    """Fingerprints grouped by the call of their layer."""
     groups: dict[CallKey, list[Fingerprint]] = defaultdict(list)
     for item in fingerprints:
         groups[item.entry.call_key].append(item)
@@ -247,7 +247,7 @@ def _first_row(item: Fingerprint) -> NDArray[np.float64]:
 
 
 def _offsets(row: NDArray[np.float64], part: NDArray[np.float64], near: float) -> list[int]:
-    """Where a row contains another, at multiples that both widths allow."""
+    """The offsets at which a row contains another, at multiples that both widths allow."""
     step = math.gcd(len(row), len(part))
     starts = range(0, len(row) - len(part) + 1, step)
     return [start for start in starts if _is_near(row[start : start + len(part)], part, near)]

@@ -1,10 +1,10 @@
 """How much of two dumps was compared: the share of each side's outputs, by count and by bytes.
 
-Coverage is of both sides. A candidate of two tensors that both find a partner says little about a reference of two
-hundred, and the other way round, so the lower share counts. Inputs are left out: most are another layer's output.
+Coverage is about both sides. If a candidate of two tensors finds both partners, that says little about a reference of
+two hundred, and the other way round, so the lower share counts. Inputs are left out: most are another layer's output.
 
-Operations of two engines are another matter: one has a single operation where the other has ten, and nine of those have
-no counterpart. So the higher share counts, of what computes something: see
+Operations of two engines are different: one engine has a single operation where the other has ten, nine of which have
+no counterpart. So for operations that compute something, the higher share counts: see
 docs/decisions/0087-coverage-of-operations.md.
 """
 
@@ -23,7 +23,7 @@ from tensordiff.util.slices import SlicedDict, release
 
 
 class _Pair(Protocol):
-    """What coverage needs to know of a pair."""
+    """What coverage needs to know about a pair."""
 
     @property
     def reference(self) -> Entry: ...
@@ -34,7 +34,7 @@ class _Pair(Protocol):
 
 @dataclass(frozen=True)
 class SideCoverage:
-    """What was compared of one dump: outputs, or inputs where it has nothing else."""
+    """What was compared of one dump: its outputs, or its inputs if it has nothing else."""
 
     compared: tuple[Entry, ...]
     left: tuple[Entry, ...]
@@ -47,17 +47,20 @@ class SideCoverage:
 
     @property
     def share(self) -> float:
-        """Share of the entries that were compared; 0 where there are none."""
+        """The share of the entries that were compared; 0 if there are none."""
         return len(self.compared) / self.total if self.total else 0.0
 
     @cached_property
     def operations(self) -> SideCoverage:
-        """Of the operations that compute something alone."""
+        """The coverage of only the operations that compute something."""
         return self._only(lambda entry: computes(entry.layer))
 
     @cached_property
     def modules(self) -> SideCoverage:
-        """Of all that is no operation, nor a layer of operations: what that gives is what its last operation gives."""
+        """The coverage of modules whose operations were not captured.
+
+        A layer that has operations is left out, because its last operation gives the same output.
+        """
         layers = {layer_of_operation(entry.layer) for entry in (*self.compared, *self.left)}
         return self._only(lambda entry: not is_operation(entry.layer) and entry.layer not in layers)
 
@@ -66,7 +69,7 @@ class SideCoverage:
 
     @cached_property
     def last_operations(self) -> frozenset[CallKey]:
-        """In each call of a layer, the operation that computes what the layer gives."""
+        """In each call of a layer, the operation that computes the layer's output."""
         last: dict[tuple[str, int, int], CallKey] = {}
         for entry in (*self.operations.compared, *self.operations.left):
             key = entry.call_key
@@ -83,7 +86,7 @@ class SideCoverage:
 
     @property
     def missing_steps(self) -> list[int]:
-        """Steps of which nothing was compared, where something was of others."""
+        """Steps of which nothing was compared, if something was compared of others."""
         steps = {entry.step for entry in self.compared}
         return sorted({entry.step for entry in self.left} - steps) if steps else []
 
@@ -112,7 +115,7 @@ class Coverage:
         reference_orphans: Iterable[Entry],
         candidate_orphans: Iterable[Entry],
     ) -> Coverage:
-        """Of the pairs that were compared, all pairs, and what has no pair."""
+        """Coverage by the pairs that were compared, all pairs, and the orphans."""
         compared, pairs = list(compared), list(pairs)
         operations = [pair for pair in compared if computes(pair.reference.layer) and not pair.reference.is_input]
         return cls(
@@ -125,7 +128,7 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """The lower share of the two sides; of the operations of two engines, that of the coarser one."""
+        """The lower share of the two sides; for operations of two engines, that of the coarser one."""
         if not self.is_of_two_engines:
             return min(self.reference.share, self.candidate.share)
         sides = self.reference, self.candidate
@@ -134,7 +137,7 @@ class Coverage:
 
     @cached_property
     def is_of_two_engines(self) -> bool:
-        """Whether these are operations that none calls as the other does, and what each computes last was compared."""
+        """Whether the sides name no operation alike, and the last operation of each layer was compared."""
         ours, theirs = (
             {operation_name(entry.layer) for entry in (*side.operations.compared, *side.operations.left)}
             for side in (self.reference, self.candidate)
@@ -143,7 +146,7 @@ class Coverage:
 
     @cached_property
     def uncompared_last_operation(self) -> str | None:
-        """An operation that computes what a layer gives, and was not compared with the other side's; else None."""
+        """An operation that computes a layer's output and was not compared with the other side's; None if none."""
         ours, theirs = self.reference.last_operations, self.candidate.last_operations
         if not ours or not theirs:
             return None
@@ -158,15 +161,15 @@ class Coverage:
 
     @property
     def sentence(self) -> str:
-        """In words, for a line."""
+        """The coverage in words, on one line."""
         sides = (("reference", self.reference), ("candidate", self.candidate))
-        said = (f"{len(side.compared)} of {side.total} outputs of the {name}" for name, side in sides)
+        phrases = (f"{len(side.compared)} of {side.total} outputs of the {name}" for name, side in sides)
         why = (
             "; one engine has several operations for one of the other, whose share counts"
             if self.is_of_two_engines
             else ""
         )
-        return f"compared {', '.join(said)}{why}"
+        return f"compared {', '.join(phrases)}{why}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -196,4 +199,4 @@ def _nbytes(entry: Entry) -> int:
     try:
         return entry.spec.nbytes
     except DumpError:
-        return 0  # it cannot be read, and is named as such where it was to be compared
+        return 0  # it cannot be read, which the comparison reports

@@ -1,7 +1,7 @@
-"""The entries of a dump under their canonical names: where every way of pairing looks entries up.
+"""The entries of a dump by their canonical names: every way of pairing looks entries up here.
 
-Expressions become entries here too. Their values are computed from other entries when they are read, so that
-nothing after alignment needs to know that ``cat(q, k, v)`` was never in a file.
+Expressions become entries here, too. Their values are computed from other entries when they are read, so nothing after
+alignment needs to know that ``cat(q, k, v)`` was never in a file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Key = tuple[str, str, int]
 
 
 def apart(layer: str) -> str:
-    """The canonical name of a layer that shares its name with another tensor of the other side."""
+    """The canonical name of a layer that shares its name with a different tensor of the other side."""
     return f"{layer} (another tensor)"
 
 
@@ -40,13 +40,13 @@ def port_of(port: str) -> str:
 
 @dataclass(frozen=True)
 class Index:
-    """One side's entries under their canonical names."""
+    """One side's entries by their canonical names."""
 
     dump: Dump
     rules: RuleSet
     side: Side
     namesakes: frozenset[str] = frozenset()
-    """Layers that have a name which means another tensor on the other side."""
+    """Layers whose name means another tensor on the other side."""
 
     def canonical(self, entry: Entry) -> str:
         """The canonical name of an entry's layer."""
@@ -94,7 +94,7 @@ class Index:
         return sorted({entry.step for entry in self.dump.entries})
 
     def find(self, name: str, step: int) -> Entry | None:
-        """The entry that a name in a map means, be it canonical or as in the dump."""
+        """The entry that a name in a map means, given as canonical or as in the dump."""
         parts = parse_name(name)
         if entry := self._own_calls.get((parts.layer, port_of(parts.port), step, parts.call)):
             return entry
@@ -106,7 +106,7 @@ class Index:
 
     @cached_property
     def _own_calls(self) -> dict[tuple[str, str, int, int], Entry]:
-        """Entries by the layer that the dump itself names, port, step and call; the first where there are several."""
+        """Entries by layer (as the dump names it), port, step and call; the first if there are several."""
         calls: dict[tuple[str, str, int, int], Entry] = {}
         for entry in self.dump.entries:
             calls.setdefault((entry.layer, port_of(entry.port), entry.step, entry.call), entry)
@@ -116,13 +116,13 @@ class Index:
 
     @cached_property
     def _spelled(self) -> list[tuple[Entry, NameParts]]:
-        """Entries called ``layer.out`` that are outputs of ``layer``, and what those names say alone, for maps."""
+        """Entries called ``layer.out`` that are outputs of ``layer``, with what the name alone would mean; for maps."""
         outputs = (entry for entry in self.dump.entries if entry.port == "output" and entry.name.endswith("out"))
         spelled = ((entry, parse_name(entry.name)) for entry in outputs)
         return [(entry, parts) for entry, parts in spelled if parts.layer != entry.layer]
 
     def numbers(self, pattern: str, step: int) -> list[dict[str, int]]:
-        """The numbers that placeholders of a name may stand for, by the layers and calls there are."""
+        """The numbers that the placeholders of a name may stand for, by the layers and calls that exist."""
         layer = parse_name(pattern).layer
         within = placeholders_in(layer)
         if len(within) == 1:
@@ -132,8 +132,8 @@ class Index:
             else:
                 texts = self._outlines.get((f"{layer[: at.start]}{{}}{layer[at.stop :]}", step), [])
             return [{one.letter: number} for number in map(one.number, texts) if number is not None]
-        found = (bindings(layer, name) for name, at in self._calls_of_layers if at == step)
-        return [bound for bound in found if bound is not None]
+        bound_numbers = (bindings(layer, name) for name, at in self._calls_of_layers if at == step)
+        return [bound for bound in bound_numbers if bound is not None]
 
     @cached_property
     def _outlines(self) -> dict[tuple[str, int], list[str]]:
@@ -146,7 +146,7 @@ class Index:
 
     @cached_property
     def _calls_of_layers(self) -> dict[tuple[str, int], set[int]]:
-        """The calls of each layer in each step, by its canonical name and as in the dump."""
+        """The calls of each layer in each step, by its canonical name and by its name in the dump."""
         calls: dict[tuple[str, int], set[int]] = defaultdict(set)
         for (layer, step), entries in self.layers.items():
             calls[layer, step].update(entry.call for entry in entries)
@@ -157,7 +157,7 @@ class Index:
         return calls
 
     def release(self) -> None:
-        """Nobody looks anything up here any more: let go what was indexed."""
+        """Free what was indexed; nothing may be looked up afterwards."""
         release(*(kept for kept in vars(self).values() if isinstance(kept, dict | SlicedDict)))
 
     def resolve(self, expression: Expression, step: int) -> Entry | None:
@@ -192,7 +192,7 @@ class ComputedTensor:
     expression: Expression
     entries: Mapping[str, Entry]
     view: str = ""
-    """The text of the view, where the expression is a view of one entry."""
+    """The text of the view, if the expression is a view of one entry."""
 
     @property
     def spec(self) -> Spec:

@@ -1,15 +1,15 @@
-"""Maps: what the user, a preset or the values say is the same tensor, beyond what names tell.
+"""Maps: pairs of tensors, given by the user, a preset or proven by values, beyond what names say.
 
-A map speaks in canonical names, plain or in an expression, of one layer or of all that its placeholders fit.
+A map uses canonical names, plain or in an expression, of one layer or of all that its placeholders match.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from tensordiff.align.compatibility import fits_whole
 from tensordiff.align.expression import Expression, Name, bind, generalize, names, parse, placeholders
 from tensordiff.align.expression.placeholder import filled
-from tensordiff.align.fit import fits_whole
 from tensordiff.align.index import Index
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.dump.model import Entry
@@ -18,7 +18,7 @@ Numbers = dict[str, int]
 
 
 def general(rule: MapRule) -> MapRule:
-    """A map of one layer holds for every layer, unless the user says otherwise."""
+    """A map of one layer made to hold for every layer, unless the user says otherwise."""
     if not rule.every:
         return rule
     sides = generalize(parse(rule.reference), parse(rule.candidate))
@@ -33,12 +33,12 @@ def mapped(maps: Iterable[MapRule], reference: Index, candidate: Index) -> Itera
 
 
 def fitting(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[Entry, Entry]]:
-    """Pairs whose shapes agree: a map that was learned in one layer may find another thing in the next."""
+    """Pairs whose shapes agree: a map learned in one layer may find something else in the next."""
     return ((reference, candidate) for reference, candidate in pairs if fits_whole(reference, candidate))
 
 
 def is_of_inputs(rule: MapRule) -> bool:
-    """Whether a map says that what one layer is given is what another is given, both as they were dumped."""
+    """Whether a map pairs an input of one layer with an input of another, both as they were dumped."""
     sides = (parse(side) for side in (rule.reference, rule.candidate))
     return all(isinstance(side, Name) and side.parts.port.startswith("input") for side in sides)
 

@@ -1,10 +1,9 @@
 """Pairing: which entry of the candidate is the same tensor as which entry of the reference.
 
-In this order, each on what is left: the user's maps; operations, by their sequence; names that the rules make
-equal, with the same port, step and call; ports that one side numbers and the other names; learned maps of one input
-to one input; maps of presets, for layers that one side fuses; all other maps that were learned, and those that values
-prove. Maps that were learned against names come before these. What has no partner is an orphan and is listed, never
-dropped.
+The steps, each on what the earlier ones left: the user's maps; operations, by their sequence; names that the rules make
+equal, with the same port, step and call; ports that one side numbers and the other names; learned maps of one input to
+one input; maps of presets, for layers that one side fuses; all other learned maps, and those that values prove. Maps
+that were learned against names come before names. What has no partner is an orphan and is listed, never dropped.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from functools import cached_property
 from itertools import filterfalse
 from typing import Literal, Protocol
 
+from tensordiff.align.compatibility import could_be_same, could_be_same_port, fits_whole, is_shared_by_rows
 from tensordiff.align.coverage import Coverage
-from tensordiff.align.fit import could_be_same, fits_whole, is_shared_by_rows, same_port
 from tensordiff.align.index import (
     ComputedTensor,
     Index,
@@ -39,8 +38,8 @@ from tensordiff.dump.model import Dump, Entry
 from tensordiff.dump.ranks.joined_tensor import JoinedRanks
 from tensordiff.util.slices import SlicedSet, release
 
-_SHOWN = (ComputedTensor, JoinedRanks)
-"""What is stored behind an entry that was made of others."""
+_MADE_OF_OTHERS = (ComputedTensor, JoinedRanks)
+"""Types of stored tensors that are made of other entries."""
 PairedBy = Literal["name", "rule", "map", "fused", "value", "learned"]
 
 
@@ -56,9 +55,11 @@ class Pair:
 
     @property
     def views(self) -> list[str]:
-        """Ranks that were put together, and views that a rule asked for. Those that shapes alone ask for are found when
-        the pair is measured."""
-        if type(self.reference.stored) not in _SHOWN and type(self.candidate.stored) not in _SHOWN:
+        """Ranks that were joined, and views that a rule asked for.
+
+        Views that follow from shapes are added by measuring.
+        """
+        if type(self.reference.stored) not in _MADE_OF_OTHERS and type(self.candidate.stored) not in _MADE_OF_OTHERS:
             return []  # nearly all, and there may be very many
         reference, candidate = (view_on(side) or ranks_of(side) for side in (self.reference, self.candidate))
         if not reference and not candidate:
@@ -82,7 +83,7 @@ class Alignment:
     order_from: str
     """What the order of the pairs was taken from."""
     learned_usage: Mapping[MapRule, int] = field(default_factory=dict, repr=False)
-    """How many pairs each map that was learned makes."""
+    """How many pairs each learned map makes."""
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -103,20 +104,20 @@ class AlignmentPlan:
     """The user's maps, which beat every rule."""
     preset_maps: tuple[MapRule, ...] = ()
     views: tuple[ViewRule, ...] = ()
-    """The user's views, applied even where shapes agree without them."""
+    """The user's views, applied even if shapes agree without them."""
     fallback_views: tuple[ViewRule, ...] = (LAST_TOKEN,)
     proven_maps: tuple[MapRule, ...] = ()
-    """Accepted because the values are equal."""
+    """Maps accepted because the values are equal."""
     learned_maps: tuple[MapRule, ...] = ()
-    """Learned from values and structure (``learn``)."""
+    """Maps learned from values and structure (``learn``)."""
     learned_over_names: tuple[MapRule, ...] = ()
-    """Learned, and taken before names."""
+    """Learned maps that are tried before names."""
     namesakes: frozenset[str] = frozenset()
     """Layers of the candidate whose names mean something else in the reference."""
 
     @classmethod
     def for_dumps(cls, reference: Dump, candidate: Dump, own: RulesFile | None = None) -> AlignmentPlan:
-        """The user's own rules, then the presets that the names of two dumps ask for."""
+        """The user's own rules, then the presets that fit the names of two dumps."""
         own = own or RulesFile()
         chosen = choose(reference, candidate, own.presets)
         rules = RuleSet((*own.rules, *switched_off(chosen.rules.rules, own.rules)))
@@ -124,7 +125,7 @@ class AlignmentPlan:
         return cls(rules, maps, chosen.maps, tuple(view for view in own.views if view.on))
 
     def with_learned(self, learned: LearnedMaps) -> AlignmentPlan:
-        """With the maps of what was learned."""
+        """The plan with the maps that were learned."""
         over = tuple(rule.map for rule in learned.rules if rule.beats_names)
         rest = tuple(rule.map for rule in learned.rules if not rule.beats_names)
         apart = frozenset(one.layer for one in learned.namesakes)
@@ -132,7 +133,7 @@ class AlignmentPlan:
 
 
 class LearnedMap(Protocol):
-    """What a plan needs to know of a rule that was learned."""
+    """What a plan needs to know about a learned rule."""
 
     @property
     def map(self) -> MapRule:
@@ -140,11 +141,11 @@ class LearnedMap(Protocol):
 
     @property
     def beats_names(self) -> bool:
-        """Whether it is taken before names."""
+        """Whether it is tried before names."""
 
 
 class LearnedNamesake(Protocol):
-    """What a plan needs to know of a layer that has another's name."""
+    """What a plan needs to know about a layer that shares its name with a different one."""
 
     @property
     def layer(self) -> str:
@@ -152,7 +153,7 @@ class LearnedNamesake(Protocol):
 
 
 class LearnedMaps(Protocol):
-    """What a plan needs to know of what was learned."""
+    """What a plan needs to know about everything that was learned."""
 
     @property
     def rules(self) -> Sequence[LearnedMap]:
@@ -175,12 +176,12 @@ def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -
     matcher.take_named()
     if matcher.has_orphans:
         matcher.take_all("map", _inputs_of_mapped(matcher))
-        matcher.take_all("rule", _ports(matcher))
+        matcher.take_all("rule", _pair_numbered_ports(matcher))
         matcher.take_learned(filter(is_of_inputs, plan.learned_maps), only_orphans=True)
         matcher.take_all("fused", mapped(plan.preset_maps, *sides), only_orphans=True)
         matcher.take_learned(filterfalse(is_of_inputs, plan.learned_maps), only_orphans=True)
         matcher.take_all("value", mapped(plan.proven_maps, *sides), only_orphans=True)
-        matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher, overruled))
+        matcher.take_all("rule", _partial_calls((*plan.views, *plan.fallback_views), matcher, overruled))
     alignment = matcher.alignment(plan)
     matcher.release()
     return alignment
@@ -195,7 +196,8 @@ class _Matcher:
         self.used_reference: SlicedSet[int] = SlicedSet()
         self.used_candidate: SlicedSet[int] = SlicedSet()
         self._only_parts: set[int] = set()
-        """Entries of either side, by their ids, that are parts of expressions in pairs and in no pair themselves."""
+        """Entries of either side, by id, that are in pairs only as parts of expressions."""
+
         self.learned_usage: dict[MapRule, int] = {}
 
     @property
@@ -229,11 +231,11 @@ class _Matcher:
             wanted = (reference, candidate)
             if only_orphans and not any(_is_whole_orphan(self, side) for side in wanted):
                 continue
-            if all(self.is_free(r, c) for r, c in _wholes(reference, candidate)):
+            if all(self.is_free(r, c) for r, c in _used_up(reference, candidate)):
                 self.take(reference, candidate, by)
 
     def take_learned(self, maps: Iterable[MapRule], *, only_orphans: bool = False) -> None:
-        """Take what maps that were learned pair, where the shapes agree, and count it."""
+        """Take the pairs of learned maps whose shapes agree, and count them."""
         for rule in maps:
             before = len(self.pairs)
             made = resolve_map(rule, self.reference, self.candidate)
@@ -241,20 +243,23 @@ class _Matcher:
             self.learned_usage[rule] = len(self.pairs) - before
 
     def take_learned_over_names(self, maps: Iterable[MapRule]) -> None:
-        """The same before names are looked at; a part of the candidate's tensor is then no whole of that name."""
+        """The same before names are tried.
+
+        A part of the candidate's tensor may then no longer be paired by its name.
+        """
         before = len(self.pairs)
         self.take_learned(maps)
         self._only_parts -= {id(part) for _, candidate, _ in self.pairs[before:] for part in parts_of(candidate)}
 
     def take_named(self) -> None:
-        """Take the entries whose names the rules make equal; what is part of an expression may be whole elsewhere."""
+        """Take the entries whose names the rules make equal; a part of an expression may have its own pair, too."""
         theirs, only_parts = self.candidate.calls, self._only_parts
         used_reference, used_candidate = self.used_reference, self.used_candidate
         for key, calls in self.reference.calls.items():
             others = theirs.get(key)
-            if others is None or ("/" in key[0] and is_operation(key[0])):
+            if others is None or is_operation(key[0]):
                 continue
-            for reference, candidate in _fit_calls(calls, others):
+            for reference, candidate in _pair_calls(calls, others):
                 ours, other = id(reference), id(candidate)
                 is_ours_free = ours not in used_reference or ours in only_parts
                 if is_ours_free and (other not in used_candidate or other in only_parts):
@@ -265,7 +270,7 @@ class _Matcher:
                         only_parts -= {ours, other}
 
     def _names(self, pairs: Iterable[tuple[Entry, Entry, PairedBy]]) -> Iterator[str]:
-        """A name for each pair: canonical, or its own where that is not unique; of a fusion, the fused layer's."""
+        """A name for each pair: canonical, or its own if that is not unique; for a fusion, the fused layer's."""
         own_names = self.reference.own_names
         for reference, candidate, _ in pairs:
             is_fused = isinstance(reference.stored, ComputedTensor) and len(reference.stored.entries) > 1
@@ -282,7 +287,7 @@ class _Matcher:
             Pair(k, name, *pair) for k, (name, pair) in enumerate(zip(self._names(in_order), in_order, strict=True))
         )
         return Alignment(
-            tuple(map(_viewer(plan), pairs)),
+            tuple(map(_view_applier(plan), pairs)),
             tuple(entry for entry in self.reference.dump.entries if id(entry) not in self.used_reference),
             tuple(entry for entry in self.candidate.dump.entries if id(entry) not in self.used_candidate),
             compare_order(self.reference.dump, self.candidate.dump, in_order),
@@ -291,14 +296,14 @@ class _Matcher:
         )
 
     def release(self) -> None:
-        """The alignment is made: let go what it was made from."""
+        """Free what the alignment was made from."""
         release(self.pairs, self.used_reference, self.used_candidate)
         self.reference.release()
         self.candidate.release()
 
 
-def _wholes(reference: Entry, candidate: Entry) -> Iterator[tuple[Entry | None, Entry | None]]:
-    """The entries that a pair uses up; parts of an expression may be used by other pairs too."""
+def _used_up(reference: Entry, candidate: Entry) -> Iterator[tuple[Entry | None, Entry | None]]:
+    """The entries that a pair uses up; parts of an expression may be used by other pairs, too."""
     yield (reference if list(parts_of(reference)) == [reference] else None), None
     yield None, (candidate if list(parts_of(candidate)) == [candidate] else None)
 
@@ -311,8 +316,8 @@ def _is_whole_orphan(matcher: _Matcher, entry: Entry) -> bool:
 # --- names ---------------------------------------------------------------------------------------
 
 
-def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
-    """Pair calls by number; a single call with the last one of the other side that fits. Inputs must always fit."""
+def _pair_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
+    """Pair calls by number; a single call with the last fitting one of the other side. Inputs must always fit."""
     if len(calls) == len(others) == 1 and not calls[0].is_input:  # most are so, and there may be very many
         return ((calls[0], others[0]),)
     has_duplicates = have_duplicate_calls(calls) or have_duplicate_calls(others)
@@ -321,7 +326,7 @@ def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tupl
 
 
 def _by_spelling(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
-    """Where several names mean one call, pair equal spellings first and the others by number."""
+    """If several names mean one call, pair equal spellings first and the others by number."""
     theirs: dict[str, list[Entry]] = defaultdict(list)
     for other in reversed(others):
         theirs[other.name].append(other)
@@ -341,24 +346,24 @@ def _by_number(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tupl
     return [(call, numbered[call.call]) for call in calls if call.call in numbered]
 
 
-def _ports(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
-    """Ports that one side numbers and the other names, where shapes leave one choice on either side."""
+def _pair_numbered_ports(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
+    """Pair ports that one side numbers and the other names, if shapes leave one choice on either side."""
     for key, entries in matcher.reference.layers.items():
-        if "/" in key[0] and is_operation(key[0]):
+        if is_operation(key[0]):
             continue  # paired by their sequence or not at all
         others = matcher.candidate.layers.get(key, [])
         ours = [entry for entry in entries if matcher.is_free(entry, None)]
         theirs = [entry for entry in others if matcher.is_free(None, entry)]
         for reference in ours if theirs else []:
-            fitting = [entry for entry in theirs if same_port(reference, entry)]
-            if len(fitting) != 1 or sum(same_port(entry, fitting[0]) for entry in ours) != 1:
+            fitting = [entry for entry in theirs if could_be_same_port(reference, entry)]
+            if len(fitting) != 1 or sum(could_be_same_port(entry, fitting[0]) for entry in ours) != 1:
                 continue
             if reference.is_input or (_only_output(reference, entries) and _only_output(fitting[0], others)):
                 yield reference, fitting[0]
 
 
 def _inputs_of_mapped(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
-    """The inputs of layers whose output a map pairs, by the names of their ports or where shapes leave one choice."""
+    """Pair the inputs of layers whose output a map pairs, by port name or if shapes leave one choice."""
     whole = [(r, c) for r, c, by in matcher.pairs if by == "map" and not (r.is_input or c.is_input)]
     plain = [pair for pair in whole if not any(isinstance(side.stored, ComputedTensor) for side in pair)]
     calls = [_inputs_by_call(index.dump.entries) if plain else {} for index in (matcher.reference, matcher.candidate)]
@@ -368,18 +373,20 @@ def _inputs_of_mapped(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
             for some, one in zip(calls, (reference, candidate), strict=True)
         )
         for a in ours:
-            fitting = [b for b in theirs if same_port(a, b)]
+            fitting = [b for b in theirs if could_be_same_port(a, b)]
             named = [b for b in fitting if port_of(b.port) == port_of(a.port)] or fitting
-            if len(named) == 1 and (len(fitting) > 1 or sum(same_port(other, named[0]) for other in ours) == 1):
+            if len(named) == 1 and (
+                len(fitting) > 1 or sum(could_be_same_port(other, named[0]) for other in ours) == 1
+            ):
                 yield a, named[0]
 
 
 def _inputs_by_call(entries: Iterable[Entry]) -> dict[tuple[str, int, int], list[Entry]]:
-    found: dict[tuple[str, int, int], list[Entry]] = defaultdict(list)
+    by_call: dict[tuple[str, int, int], list[Entry]] = defaultdict(list)
     for entry in entries:
         if entry.is_input:
-            found[entry.layer, entry.call, entry.step].append(entry)
-    return found
+            by_call[entry.layer, entry.call, entry.step].append(entry)
+    return by_call
 
 
 def _only_output(entry: Entry, entries: Sequence[Entry]) -> bool:
@@ -387,12 +394,12 @@ def _only_output(entry: Entry, entries: Sequence[Entry]) -> bool:
     return not any(e is not entry and e.layer == entry.layer and not e.is_input for e in entries)
 
 
-def _other_calls(
+def _partial_calls(
     views: Sequence[ViewRule], matcher: _Matcher, overruled: frozenset[int]
 ) -> Iterator[tuple[Entry, Entry]]:
-    """Calls of the candidate that compute part of what the reference computed once: the last token's logits.
+    """Pair calls of the candidate that compute part of what the reference computed once: the last token's logits.
 
-    ``overruled`` are entries of the reference whose namesake is another tensor, by their ids.
+    ``overruled`` are ids of reference entries whose namesake in the candidate is another tensor.
     """
     for key, others in matcher.candidate.calls.items():
         calls = matcher.reference.calls.get(key)
@@ -400,17 +407,17 @@ def _other_calls(
         if not calls or not rule or id(calls[0]) in overruled:
             continue
         for other in others:
-            seen = viewed(calls[0], str(rule.reference))
-            if matcher.is_free(None, other) and not other.is_input and fits_whole(seen, other):
-                yield seen, other
+            partial = viewed(calls[0], str(rule.reference))
+            if matcher.is_free(None, other) and not other.is_input and fits_whole(partial, other):
+                yield partial, other
 
 
 # --- views ---------------------------------------------------------------------------------------
 
 
-def _viewer(plan: AlignmentPlan) -> Callable[[Pair], Pair]:
-    """A function that applies the first view that matches a pair; a built-in view only where shapes need it."""
-    own_view, built_in_view = _finder(plan.views), _finder(plan.fallback_views)
+def _view_applier(plan: AlignmentPlan) -> Callable[[Pair], Pair]:
+    """A function that applies the first matching view to a pair; a built-in view only if shapes need it."""
+    own_view, built_in_view = _view_finder(plan.views), _view_finder(plan.fallback_views)
 
     def with_view(pair: Pair) -> Pair:
         rule = own_view(pair.name) or built_in_view(pair.name)
@@ -427,7 +434,7 @@ def _viewer(plan: AlignmentPlan) -> Callable[[Pair], Pair]:
     return with_view
 
 
-def _finder(views: Sequence[ViewRule]) -> Callable[[str], ViewRule | None]:
+def _view_finder(views: Sequence[ViewRule]) -> Callable[[str], ViewRule | None]:
     """A function that finds the first view that matches a layer's name."""
     tests = [(view.regex.matches, view) for view in views]
 

@@ -1,8 +1,8 @@
-"""Operations whose tensors lie otherwise on the two sides: heads before tokens, or heads not yet split.
+"""Operations whose tensors have another layout on the other side: heads before tokens, or heads not yet split.
 
-Within attention one engine computes on ``[tokens, heads, channels]`` and another on ``[heads, tokens, channels]``. Such
-layouts are proven by values: a view of the reference that gives the candidate's numbers. What is proven for two shapes
-is taken for the other operations of these shapes too, since behind the first error no values can prove it.
+Within attention, one engine computes on ``[tokens, heads, channels]`` and another on ``[heads, tokens, channels]``.
+Such layouts are proven by values: a view of the reference that gives the candidate's numbers. What is proven for two
+shapes is used for the other operations of these shapes, too, since behind the first error no values can prove it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
-_NEAR = 0.05
+_LARGEST_DISTANCE = 0.05
 """The rel_l2 up to which values prove a layout; a wrong one is off by about 1."""
-_FEWEST, _MOST = 16, 1 << 24  # elements of a tensor that is tried
+_FEWEST_ELEMENTS, _MOST_ELEMENTS = 16, 1 << 24  # elements of a tensor that is tried
 
 Shape = tuple[int, ...]
+ValueStats = tuple[float, float]
+"""Mean and RMS of a tensor."""
 
 
 class Layouts:
@@ -32,10 +34,10 @@ class Layouts:
         self._proven: dict[tuple[Shape, Shape], str] = {}
         self._tried: dict[tuple[int, int], str | None] = {}
         self._same: dict[tuple[int, int], bool] = {}
-        self._numbers: dict[int, tuple[float, float]] = {}
+        self._stats: dict[int, ValueStats] = {}
 
     def view(self, reference: Entry, candidate: Entry) -> str | None:
-        """The view of the reference that gives the candidate's values; None where there is none, or none is needed."""
+        """The view of the reference that gives the candidate's values; None if there is none, or none is needed."""
         key = id(reference), id(candidate)
         if key not in self._tried:
             self._tried[key] = view = self._proven_view(reference, candidate)
@@ -44,7 +46,7 @@ class Layouts:
         return self._tried[key]
 
     def is_same(self, reference: Entry, candidate: Entry) -> bool:
-        """Whether two tensors hold the same values, in whatever layout; of huge ones only mean and size are asked."""
+        """Whether two tensors hold the same values, in any layout; for huge tensors only mean and RMS are compared."""
         key = id(reference), id(candidate)
         if key not in self._same:
             try:
@@ -57,28 +59,31 @@ class Layouts:
         ours, theirs = reference.spec, candidate.spec
         if ours.size != theirs.size or not ours.size:
             return False
-        if not _alike(self._numbers_of(reference), self._numbers_of(candidate)):
+        if not have_similar_stats(self._stats_of(reference), self._stats_of(candidate)):
             return False
-        if ours.size > _MOST:
+        if ours.size > _MOST_ELEMENTS:
             return True
         has_same_order = _without_ones(ours.shape) == _without_ones(theirs.shape)
-        if has_same_order and _distance(reference, "", candidate.read()) <= _NEAR:
+        if has_same_order and _distance(reference, "", candidate.read()) <= _LARGEST_DISTANCE:
             return True
         return self.view(reference, candidate) is not None
 
     def in_layout(self, reference: Entry, candidate: Entry) -> Entry:
-        """The reference in the candidate's layout, where that is another and is known."""
+        """The reference in the candidate's layout, if that differs and is known."""
         try:
             shapes = reference.spec.shape, candidate.spec.shape
             view = self.view(reference, candidate)
         except DumpError:
             return reference  # measuring reports it
         if view is None and shapes[0] != shapes[1] and not self.is_same(reference, candidate):
-            view = self._taken(reference, candidate)
+            view = self._view_proven_for_shapes(reference, candidate)
         return reference if view is None else viewed(reference, view)
 
-    def _taken(self, reference: Entry, candidate: Entry) -> str | None:
-        """The view proven for such shapes. As many heads as tokens may stand in either order: the nearer counts."""
+    def _view_proven_for_shapes(self, reference: Entry, candidate: Entry) -> str | None:
+        """The view proven for such shapes.
+
+        With as many heads as tokens either order is possible, and the closer one is taken.
+        """
         shapes = reference.spec.shape, candidate.spec.shape
         view = self._proven.get(shapes)
         if view is None or _without_ones(shapes[0]) != _without_ones(shapes[1]):
@@ -91,32 +96,32 @@ class Layouts:
 
     def _proven_view(self, reference: Entry, candidate: Entry) -> str | None:
         ours, theirs = reference.spec, candidate.spec
-        if ours.size != theirs.size or not _FEWEST <= ours.size <= _MOST:
+        if ours.size != theirs.size or not _FEWEST_ELEMENTS <= ours.size <= _MOST_ELEMENTS:
             return None
         if not _may_be_transposed(ours.shape, theirs.shape):
             return None
         try:
-            if not _alike(self._numbers_of(reference), self._numbers_of(candidate)):
+            if not have_similar_stats(self._stats_of(reference), self._stats_of(candidate)):
                 return None
             cand = candidate.read()
-            if ours.shape == theirs.shape and _distance(reference, "", cand) <= _NEAR:
+            if ours.shape == theirs.shape and _distance(reference, "", cand) <= _LARGEST_DISTANCE:
                 return None
             views = (*_transposes(ours.shape, theirs.shape), *_head_splits(ours.shape, theirs.shape))
-            return next((view for view in views if _distance(reference, view, cand) <= _NEAR), None)
+            return next((view for view in views if _distance(reference, view, cand) <= _LARGEST_DISTANCE), None)
         except (DumpError, AlignError, ValueError, TypeError):
             return None  # what cannot be read proves nothing; measuring reports it
 
-    def _numbers_of(self, entry: Entry) -> tuple[float, float]:
+    def _stats_of(self, entry: Entry) -> ValueStats:
         """Mean and RMS, which no transpose changes."""
-        if (found := self._numbers.get(id(entry))) is None:
+        if (stats := self._stats.get(id(entry))) is None:
             values = entry.read().reshape(-1).astype(np.float64)
-            found = float(values.mean()), float(np.sqrt(np.dot(values, values) / values.size))
-            self._numbers[id(entry)] = found
-        return found
+            stats = float(values.mean()), float(np.sqrt(np.dot(values, values) / values.size))
+            self._stats[id(entry)] = stats
+        return stats
 
 
 def _may_be_transposed(ours: Shape, theirs: Shape) -> bool:
-    """Whether one shape may be the other with its dimensions in another order, or with its heads split."""
+    """Whether one shape may be the other with its dimensions permuted, or with its heads split."""
     a, b = _without_ones(ours), _without_ones(theirs)
     if sorted(a) == sorted(b):
         return 2 <= len(a) <= 4 and (a != b or len(set(a)) < len(a))
@@ -145,7 +150,10 @@ def _distance(reference: Entry, view: str, cand: Array) -> float:
     return rel_l2(ref, cand) if ref.size == cand.size else math.inf
 
 
-def _alike(ours: tuple[float, float], theirs: tuple[float, float]) -> bool:
+def have_similar_stats(ours: ValueStats, theirs: ValueStats) -> bool:
+    """Whether two tensors could hold the same values, by mean and RMS."""
     (mean_a, rms_a), (mean_b, rms_b) = ours, theirs
     size = max(rms_a, rms_b)
-    return size > 0 and abs(rms_a - rms_b) <= _NEAR * size and abs(mean_a - mean_b) <= _NEAR * size
+    return (
+        size > 0 and abs(rms_a - rms_b) <= _LARGEST_DISTANCE * size and abs(mean_a - mean_b) <= _LARGEST_DISTANCE * size
+    )

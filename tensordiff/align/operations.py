@@ -1,15 +1,15 @@
 """Pairing the operations of two runs, which are named by their number: ``layer/op_03_aten.mm``.
 
-If one side runs one operation more, all later numbers are shifted. So the two sequences are aligned at the least
-cost (as edit distance does): the same operation with the same shape costs nothing if its values are alike;
-other values, another shape, another operation and an operation without partner cost more and more. What gives another
-number of elements is not the same operation, whatever its name. An operation
-in the place of another (gelu for silu) is paired with it where both got the same inputs: there the two sides part.
-Tensors whose heads are transposed on one side count as alike where their values prove it (``operation_layouts``).
+If one side runs one operation more, all later numbers are shifted. So the two sequences are aligned at the least cost,
+as edit distance does. The same operation with the same shape costs nothing if its values are alike; other values,
+another shape, another operation and an operation without a partner cost more and more. An operation whose output has
+another number of elements is not the same operation, whatever its name. An operation that replaces another (gelu for
+silu) is paired with it if both got the same inputs: that is where the two sides diverge. Tensors whose heads are
+transposed on one side count as alike if their values prove it (``operation_layouts``).
 
-Engines run what does not depend on each other in an order of their own: llama.cpp computes values before keys. So the
-order is a guess, which values overrule: operations that were paired with other values, or with none, are paired where
-their values are the same, whatever their place. Only then is what is left paired in its order.
+Engines choose the order of independent operations: llama.cpp computes values before keys. So the order is a guess,
+which values overrule: operations that were paired with other values, or not at all, are paired with those that hold the
+same values, wherever they are. Only then is the rest paired in order.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from tensordiff.align.index import Index
-from tensordiff.align.operation_layouts import Layouts, Shape
+from tensordiff.align.operation_layouts import Layouts, Shape, ValueStats, have_similar_stats
 from tensordiff.align.views import broadcast
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Entry
@@ -32,21 +33,19 @@ from tensordiff.errors import DumpError
 
 _NAME = re.compile(r"(.*)/(op|fn)_(\d+)_([^/]*)", re.DOTALL)
 _UNPAIRED = 1.0
-_OTHER_NAME, _OTHER_OP, _REPLACED, _OTHER_SHAPE, _OTHER_VALUES = 1.2, 1.3, 1.7, 0.9, 0.4
+_OTHER_NAME, _OTHER_KIND, _REPLACED, _OTHER_SHAPE, _OTHER_VALUES = 1.2, 1.3, 1.7, 0.9, 0.4
 _VIEWS = frozenset({
     "view", "unsafe_view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "expand", "slice", "select",
     "split", "alias", "detach", "clone",
 })  # fmt: skip
-"""Operations that compute nothing, or only move what is there: several of them hold the same values."""
+"""Operations that compute nothing, or only move data: several of them hold the same values."""
 _COPIES = frozenset({"cont", "contiguous", "cpy", "copy", "copy_", "dup", "set_rows"})
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "mul_mat", "linear", "gemm"})
 _FIRST_OUTPUTS = {"output": "output_0", "output_0": "output"}
-"""What an operation gives, or gives first, where the other side's gives one thing or several."""
+"""The port of the only output, and that of the first of several: two engines may differ in which they have."""
 _MAX_CELLS = 1 << 22
 _MAX_READ = 1 << 16  # elements of an output that are looked at
 
-ValueStats = tuple[float, float]
-"""Mean and RMS of a tensor."""
 Group = tuple[str, str, int, int]
 """Canonical layer, kind, step, call."""
 
@@ -61,13 +60,13 @@ class Operation:
 
     @cached_property
     def kind(self) -> str:
-        """What it computes, by the same word for every engine: ``product`` for ``aten.mm`` and for ``MUL_MAT``."""
+        """What it computes, in one vocabulary for all engines: ``product`` for ``aten.mm`` and for ``MUL_MAT``."""
         word = _word(self.name)
         return "product" if word in _PRODUCTS else "view" if word in _VIEWS else word
 
     @cached_property
     def outputs(self) -> tuple[Entry, ...]:
-        """Its outputs; its inputs, where no output was written."""
+        """Its outputs; its inputs if no output was written."""
         return tuple(entry for entry in self.entries if not entry.is_input) or self.entries
 
     @cached_property
@@ -87,7 +86,7 @@ class Operation:
 
 
 def _shapes(entries: Sequence[Entry]) -> tuple[Shape, ...]:
-    """Shapes of some entries; none where a header cannot be read."""
+    """Shapes of some entries; empty if a header cannot be read."""
     try:
         return tuple(entry.spec.shape for entry in entries)
     except DumpError:
@@ -103,33 +102,50 @@ def _stats_of(entry: Entry) -> ValueStats:
     return (float(some.mean()), float(np.sqrt((some**2).mean()))) if some.size else (0.0, 0.0)
 
 
+class OperationName(NamedTuple):
+    """The parts of an operation's name: ``layers.0/op_03_aten.mm`` is number 3 of layer ``layers.0``."""
+
+    layer: str
+    kind: str
+    """``op`` for an operation, ``fn`` for a function of several."""
+    number: int
+    name: str
+    """What the engine calls it: ``aten.mm``."""
+
+
+def parse_operation(layer: str) -> OperationName | None:
+    """Parse the name of an operation; None for any other layer."""
+    match = _NAME.fullmatch(layer) if "/" in layer else None
+    return None if match is None else OperationName(match[1], match[2], int(match[3]), match[4])
+
+
 def is_operation(layer: str) -> bool:
     """Whether a layer's name is that of an operation within a layer."""
-    return _NAME.fullmatch(layer) is not None
+    return parse_operation(layer) is not None
 
 
 def computes(layer: str) -> bool:
-    """Whether a layer is an operation that computes something, and does not only move what is there."""
-    parts = _NAME.fullmatch(layer) if "/" in layer else None
-    return parts is not None and parts[2] == "op" and _word(parts[4]) not in _VIEWS | _COPIES
+    """Whether a layer is an operation that computes something, rather than one that only moves data."""
+    parts = parse_operation(layer)
+    return parts is not None and parts.kind == "op" and _word(parts.name) not in _VIEWS | _COPIES
 
 
 def operation_name(layer: str) -> str:
-    """What an operation is called by its engine, ``aten.mm``; empty for what is none."""
-    parts = _NAME.fullmatch(layer)
-    return "" if parts is None else parts[4]
+    """An operation's name in its engine, such as ``aten.mm``; empty for any other layer."""
+    parts = parse_operation(layer)
+    return "" if parts is None else parts.name
 
 
 def layer_of_operation(layer: str) -> str:
-    """The layer that an operation is within; empty for what is none."""
-    parts = _NAME.fullmatch(layer)
-    return "" if parts is None else parts[1]
+    """The layer that an operation is within; empty for any other layer."""
+    parts = parse_operation(layer)
+    return "" if parts is None else parts.layer
 
 
 def operation_number(layer: str) -> int:
-    """Its place among the operations of its layer; -1 for what is none."""
-    parts = _NAME.fullmatch(layer)
-    return -1 if parts is None else int(parts[3])
+    """An operation's number within its layer; -1 for any other layer."""
+    parts = parse_operation(layer)
+    return -1 if parts is None else parts.number
 
 
 def _word(name: str) -> str:
@@ -139,19 +155,19 @@ def _word(name: str) -> str:
 def pair_operations(reference: Index, candidate: Index) -> Iterator[tuple[Entry, Entry]]:
     """The pairs of two dumps of operations, layer by layer.
 
-    If each dump has the operations of one layer, those are paired whatever the layer is called: whoever compares them
-    says that it is the same one.
+    If each dump has the operations of a single layer, those are paired whatever the layer is called: whoever compares
+    them says that it is the same layer.
     """
     ours, theirs, layouts = _operations(reference), _operations(candidate), Layouts()
     only = _only_layer(ours), _only_layer(theirs)
     for group, some in ours.items():
         same = group if None in only else (only[1] or "", *group[1:])
-        for a, b in _paired(some, theirs.get(same, []), layouts):
-            yield from ((layouts.in_layout(entry, other), other) for entry, other in _ports(a, b, layouts))
+        for a, b in _pair_sequences(some, theirs.get(same, []), layouts):
+            yield from ((layouts.in_layout(entry, other), other) for entry, other in _pair_ports(a, b, layouts))
 
 
 def _only_layer(operations: Mapping[Group, list[Operation]]) -> str | None:
-    """The one layer that all are of; None where they are of several, or of none."""
+    """The layer of all operations; None if they belong to several layers, or there are none."""
     layers = {layer for layer, *_ in operations}
     return layers.pop() if len(layers) == 1 else None
 
@@ -160,18 +176,18 @@ def _operations(index: Index) -> Mapping[Group, list[Operation]]:
     """A dump's operations in execution order, by layer and call."""
     groups: dict[Group, dict[int, tuple[str, list[Entry]]]] = defaultdict(dict)
     for entry in index.dump.entries:
-        if "/" in entry.layer and (parts := _NAME.fullmatch(entry.layer)) is not None:
-            layer = index.rules.canonical(parts[1], index.side)
-            group = layer, parts[2], entry.step, entry.call
-            groups[group].setdefault(int(parts[3]), (parts[4], []))[1].append(entry)
+        if (parts := parse_operation(entry.layer)) is not None:
+            layer = index.rules.canonical(parts.layer, index.side)
+            group = layer, parts.kind, entry.step, entry.call
+            groups[group].setdefault(parts.number, (parts.name, []))[1].append(entry)
     return {
         group: [Operation(name, number, tuple(entries)) for number, (name, entries) in sorted(numbered.items())]
         for group, numbered in groups.items()
     }
 
 
-def _ports(ours: Operation, theirs: Operation, layouts: Layouts) -> Iterator[tuple[Entry, Entry]]:
-    """Ports of the same name; of two different operations those inputs that may be the same."""
+def _pair_ports(ours: Operation, theirs: Operation, layouts: Layouts) -> Iterator[tuple[Entry, Entry]]:
+    """Ports of the same name; for two different operations, only the inputs that may be the same."""
     ports = {entry.port: entry for entry in theirs.entries}
     for entry in ours.entries:
         other = ports.get(entry.port) or ports.get(_FIRST_OUTPUTS.get(entry.port, ""))
@@ -180,7 +196,7 @@ def _ports(ours: Operation, theirs: Operation, layouts: Layouts) -> Iterator[tup
 
 
 def _may_be_same_input(entry: Entry, other: Entry, both: tuple[Operation, Operation], layouts: Layouts) -> bool:
-    """Whether two inputs may be compared: an operation that gives the same may have been given something else."""
+    """Whether two inputs may be compared: operations with equal outputs may have got different inputs."""
     ours, theirs = both
     if ours.name == theirs.name:
         return _may_be_viewed(_shapes([entry]), _shapes([other]))
@@ -190,12 +206,12 @@ def _may_be_same_input(entry: Entry, other: Entry, both: tuple[Operation, Operat
     return not is_proven and ours.kind == theirs.kind and entry.spec.shape == other.spec.shape
 
 
-def _paired(
+def _pair_sequences(
     ours: Sequence[Operation], theirs: Sequence[Operation], layouts: Layouts
 ) -> list[tuple[Operation, Operation]]:
     """The pairs of two sequences: by their order, unless values say otherwise; in the order of the first."""
     pairs = align_operations(ours, theirs, layouts)
-    # A view that holds what the other side computed is kept only where what computed it is not found.
+    # A view that is paired with a computation is kept only if no computation with the same values is found.
     proven = [(a, b) for a, b in pairs if (a.kind == "view") == (b.kind == "view") and _is_proven(a, b, layouts)]
     if len(ours) * len(theirs) <= _MAX_CELLS:
         proven += _out_of_order(_without(ours, proven, 0), _without(theirs, proven, 1), layouts)
@@ -203,7 +219,7 @@ def _paired(
         guessed = [(a, b) for a, b in pairs if a.number not in settled[0] and b.number not in settled[1]]
         pairs = [*proven, *guessed]
         pairs += align_operations(_without(ours, pairs, 0), _without(theirs, pairs, 1), layouts)
-        pairs += _last(ours, theirs, pairs)
+        pairs += _last_operations(ours, theirs, pairs)
     return sorted(pairs, key=lambda pair: pair[0].number)
 
 
@@ -218,7 +234,7 @@ def _without(
 def _out_of_order(
     ours: Sequence[Operation], theirs: Sequence[Operation], layouts: Layouts
 ) -> Iterator[tuple[Operation, Operation]]:
-    """Pairs of operations that gave the same values, wherever they stand; a view is no partner of what computes."""
+    """Pairs of operations with equal output values, wherever they stand; a view is no partner of a computation."""
     free = list(ours)
     for b in theirs:
         fitting = (a for a in free if a.kind == b.kind or "view" not in (a.kind, b.kind))
@@ -228,32 +244,32 @@ def _out_of_order(
             yield nearest, b
 
 
-def _last(
+def _last_operations(
     ours: Sequence[Operation], theirs: Sequence[Operation], pairs: Sequence[tuple[Operation, Operation]]
 ) -> Iterator[tuple[Operation, Operation]]:
-    """The last operations that compute something, if they are left: both give what the layer gives, right or wrong."""
+    """Pair the last operations that compute something, if left: both give the layer's output, right or wrong."""
     a, b = (next((one for one in reversed(side) if one.kind != "view"), None) for side in (ours, theirs))
-    if a is None or b is None or (a.name != b.name and not _are_namesakes(a, b)):
+    if a is None or b is None or (a.name != b.name and not _are_equivalent(a, b)):
         return
     if not any(a.number == one.number or b.number == other.number for one, other in pairs):
         yield a, b
 
 
-def _are_namesakes(ours: Operation, theirs: Operation) -> bool:
-    """Whether two engines' operations are of one kind and size: torch has a batch of one where llama.cpp has none."""
+def _are_equivalent(ours: Operation, theirs: Operation) -> bool:
+    """Whether operations of two engines are of one kind and size: torch has a batch of one where llama.cpp has none."""
     sizes = ([[size for size in shape if size != 1] for shape in one.shapes] for one in (ours, theirs))
     return ours.kind == theirs.kind and next(sizes) == next(sizes)
 
 
 def _is_proven(ours: Operation, theirs: Operation, layouts: Layouts) -> bool:
-    """Whether two operations gave the same."""
+    """Whether two operations gave the same output."""
     return layouts.is_same(ours.outputs[0], theirs.outputs[0])
 
 
 def align_operations(
     ours: Sequence[Operation], theirs: Sequence[Operation], layouts: Layouts
 ) -> list[tuple[Operation, Operation]]:
-    """The pairs of the alignment of two sequences that costs least."""
+    """The pairs of the cheapest alignment of two sequences."""
     if len(ours) * len(theirs) > _MAX_CELLS:
         return [pair for pair in zip(ours, theirs, strict=False) if cost(*pair, layouts) < _UNPAIRED]
     # least[i][j]: the least cost of aligning the first i with the first j.
@@ -288,12 +304,12 @@ def cost(ours: Operation, theirs: Operation, layouts: Layouts) -> float:
     shapes = 0.0 if ours.shapes == theirs.shapes else _OTHER_SHAPE
     if shapes and not _may_be_viewed(ours.shapes, theirs.shapes):
         return 3.0
-    other = _OTHER_NAME if ours.kind == theirs.kind else _OTHER_OP
+    other = _OTHER_NAME if ours.kind == theirs.kind else _OTHER_KIND
     if shapes and _is_transposed(ours, theirs, layouts):
         return 0.0 if ours.name == theirs.name else other
     if ours.name != theirs.name:
-        # Another name for the same operation needs the same shape and values; another operation in the place of one
-        # needs the same inputs. Likeness is not enough: what was normalized is all alike.
+        # Another name for the same operation needs the same shape and values; a replacement needs the same inputs.
+        # Similar statistics are not enough: all normalized tensors have them.
         if shapes:
             return 3.0
         return (
@@ -305,7 +321,7 @@ def cost(ours: Operation, theirs: Operation, layouts: Layouts) -> float:
         )
     if shapes:
         return shapes
-    return 0.0 if _alike(ours.stats, theirs.stats) else _OTHER_VALUES
+    return 0.0 if ours.stats == theirs.stats or have_similar_stats(ours.stats, theirs.stats) else _OTHER_VALUES
 
 
 def _may_be_viewed(ours: Sequence[Shape], theirs: Sequence[Shape]) -> bool:
@@ -329,10 +345,3 @@ def _had_same_inputs(ours: Operation, theirs: Operation, layouts: Layouts) -> bo
     """Whether two operations got the same number of inputs, with the same values."""
     mine, others = ours.inputs, theirs.inputs
     return bool(mine) and len(mine) == len(others) and all(map(layouts.is_same, mine, others))
-
-
-def _alike(ours: ValueStats, theirs: ValueStats) -> bool:
-    """Whether two tensors could be the same, roughly."""
-    (mean_a, rms_a), (mean_b, rms_b) = ours, theirs
-    size = max(rms_a, rms_b, 1e-30)
-    return abs(rms_a - rms_b) <= 0.05 * size and abs(mean_a - mean_b) <= 0.05 * size

@@ -1,9 +1,9 @@
 """Execution order: the order of the pairs, and whether both sides ran in the same one.
 
-Some dumps have no order, such as a folder of MAX files. The pairs then take the other side's. If neither
-side has one, it is inferred from the values: an output that is another layer's input was computed before it,
-and a module ends after its parts. Where values say nothing (a residual is added between two layers), the
-usual order of a transformer's parts decides, then the numbers in names.
+Some dumps have no order, such as a folder of MAX files. The pairs then take the other side's. If neither side has one,
+it is inferred from the values: an output that is another layer's input was computed before it, and a module ends after
+its parts. If values do not decide (a residual is added between two layers), the usual order of a transformer's parts
+does, then the numbers in names.
 """
 
 from __future__ import annotations
@@ -53,19 +53,21 @@ def in_execution_order(reference: Dump, candidate: Dump, pairs: Sequence[PairT])
 
 
 def _are_in_order(some: Iterable[Entry], entries: Iterable[Entry]) -> bool:
-    """Whether some entries, none of them computed, stand among all in this order: the usual case, and no dict of a
-    million positions is needed to see it."""
+    """Whether some entries, none of them computed, occur in this order among all.
+
+    This is the usual case, and checking it needs no dict of a million positions.
+    """
     left = iter(entries)
     return all(any(entry is one for entry in left) for one in some)
 
 
 def _sorted(items: Sequence[ItemT], places: list[int]) -> list[ItemT]:
-    """Items by their places, equal ones in their own order."""
+    """Items sorted by their places, equal ones in their own order."""
     return [items[at] for at in sorted_positions(places)]
 
 
 def _with_ties_in_order(pairs: list[PairT], positions: dict[int, int], candidate: Dump) -> list[PairT]:
-    """Pairs of which several end with the same entry of the reference, these in the candidate's order."""
+    """Put pairs that end with the same entry of the reference into the candidate's order."""
     ends = [_position(positions, pair[0]) for pair in pairs]
     if all(a < b for a, b in pairwise(ends)):
         return pairs
@@ -84,13 +86,16 @@ def _positions(entries: Sequence[Entry]) -> dict[int, int]:
 
 
 def _position(positions: dict[int, int], entry: Entry) -> int:
-    """The position of an entry; of an expression, that of its last part."""
+    """The position of an entry; for an expression, that of its last part."""
     position = positions.get(id(entry))
     return position if position is not None else max(positions[id(part)] for part in parts_of(entry))
 
 
 def _without_partial_views(pairs: Sequence[tuple[Entry, Entry, str]]) -> list[tuple[Entry, Entry]]:
-    """Pairs without views of what is also paired whole, such as the last token's logits, which may run at any time."""
+    """Pairs without views of entries that are also paired whole, such as the last token's logits.
+
+    These may run at any time.
+    """
     whole = {id(r) for r, _, _ in pairs}
     return [(r, c) for r, c, _ in pairs if not _is_view_of(r, whole)]
 
@@ -131,8 +136,8 @@ def order_differences(
     ]
 
 
-Key = tuple[int, list[int], int]
-"""Sort key: step, the rank of each component of the layer's name, call."""
+SortKey = tuple[int, list[int], int]
+"""Step, the rank of each component of the layer's name, call."""
 _DIGEST_BYTES = 1 << 12  # bytes at either end of a tensor that go into its digest
 _MAX_ENTRIES = 20_000  # larger dumps are ordered by names alone
 _MIN_ELEMENTS = 16
@@ -142,16 +147,20 @@ def infer_order(dump: Dump) -> tuple[list[Entry], bool]:
     """A dump's entries in their likely execution order, and whether values were used to find it."""
     calls = dict.fromkeys(e.call_key for e in dump.entries)
     edges = set(_edges_from_values(dump)) if len(dump) <= _MAX_ENTRIES else set()
-    within = set(_edges_from_names(calls))
-    keys = _keys(calls)
-    order = _topological_order(keys, edges | within) if edges or within else sorted(calls, key=keys.__getitem__)
+    within_modules = set(_edges_from_names(calls))
+    keys = _sort_keys(calls)
+    order = (
+        _topological_order(keys, edges | within_modules)
+        if edges or within_modules
+        else sorted(calls, key=keys.__getitem__)
+    )
     position = {key: k for k, key in enumerate(order)}
     return sorted(dump.entries, key=lambda e: (position[e.call_key], _port_key(e.port))), bool(edges)
 
 
 @lru_cache(maxsize=1 << 12)
 def _port_key(port: str) -> tuple[object, ...]:
-    """Inputs of a layer stand before its outputs."""
+    """Sort key of a port: inputs of a layer come before its outputs."""
     return not port.startswith("input"), natural_key(port)
 
 
@@ -166,19 +175,19 @@ def _edges_from_values(dump: Dump) -> Iterator[tuple[CallKey, CallKey]]:
     inside = _calls_inside(dump)
     for entry in dump.entries:
         for producer in producers.get(_digest(entry), []) if entry.is_input else []:
-            if not _is_within(entry.layer, producer.layer) and not _is_within(producer.layer, entry.layer):
-                # What is inside a module cannot run before the module gets its input.
+            if not _is_inside(entry.layer, producer.layer) and not _is_inside(producer.layer, entry.layer):
+                # Layers inside a module cannot run before the module gets its input.
                 yield from ((producer.call_key, consumer) for consumer in inside[entry.call_key])
 
 
 def _calls_inside(dump: Dump) -> dict[CallKey, list[CallKey]]:
     """For each call of a module, itself and all calls within it."""
-    within: dict[CallKey, list[CallKey]] = defaultdict(list)
+    inside: dict[CallKey, list[CallKey]] = defaultdict(list)
     for layer, step, call in {entry.call_key for entry in dump.entries}:
         parts = layer.split(".")
         for length in range(1, len(parts) + 1):
-            within[CallKey(".".join(parts[:length]), step, call)].append(CallKey(layer, step, call))
-    return within
+            inside[CallKey(".".join(parts[:length]), step, call)].append(CallKey(layer, step, call))
+    return inside
 
 
 def _edges_from_names(calls: Mapping[CallKey, object]) -> Iterator[tuple[CallKey, CallKey]]:
@@ -186,7 +195,7 @@ def _edges_from_names(calls: Mapping[CallKey, object]) -> Iterator[tuple[CallKey
 
     @cache
     def around(parent: str, step: int, call: int) -> CallKey | None:
-        """The module of that name, or else the next one outwards. Cached, since each of its parts asks."""
+        """The module of that name, or else the next outer one. Cached, since each of its parts asks."""
         for key in (CallKey(parent, step, call), CallKey(parent, step, 1)):
             if key in calls:
                 return key
@@ -199,7 +208,7 @@ def _edges_from_names(calls: Mapping[CallKey, object]) -> Iterator[tuple[CallKey
             yield key, module
 
 
-def _is_within(inner: str, outer: str) -> bool:
+def _is_inside(inner: str, outer: str) -> bool:
     return inner == outer or inner.startswith(outer + ".")
 
 
@@ -219,8 +228,8 @@ def _digest(entry: Entry) -> object:
     return entry.step, array.size, array.dtype.str, zlib.crc32(ends[1], zlib.crc32(ends[0]))
 
 
-def _topological_order(keys: Mapping[CallKey, Key], edges: set[tuple[CallKey, CallKey]]) -> list[CallKey]:
-    """Calls in an order that all edges allow; by their sort keys where edges leave a choice."""
+def _topological_order(keys: Mapping[CallKey, SortKey], edges: set[tuple[CallKey, CallKey]]) -> list[CallKey]:
+    """Calls in an order that all edges allow; by their sort keys if edges leave a choice."""
     after: dict[CallKey, list[CallKey]] = defaultdict(list)
     waiting = dict.fromkeys(keys, 0)
     for first, then in edges:
@@ -260,16 +269,16 @@ _USUAL_ORDER = tuple(
 
 
 @lru_cache(maxsize=1 << 14)
-def _rank(component: str) -> tuple[object, ...]:
+def _usual_rank(component: str) -> tuple[object, ...]:
     runs = next((k for k, pattern in enumerate(_USUAL_ORDER) if pattern.search(component)), len(_USUAL_ORDER) // 2)
     return runs, natural_key(component)
 
 
-def _keys(calls: Iterable[CallKey]) -> dict[CallKey, Key]:
+def _sort_keys(calls: Iterable[CallKey]) -> dict[CallKey, SortKey]:
     """A sort key for each call, from names alone."""
     parts = {layer: layer.split(".") for layer in {key.layer for key in calls}}
     # Ranks are nested tuples, which are slow to compare; so each component gets the number of its rank.
-    ranks = {part: _rank(part) for components in parts.values() for part in components}
+    ranks = {part: _usual_rank(part) for components in parts.values() for part in components}
     number = {rank: k for k, rank in enumerate(sorted(set(ranks.values())))}
     position = {component: number[rank] for component, rank in ranks.items()}
     return {key: (key.step, [position[part] for part in parts[key.layer]], key.call) for key in calls}

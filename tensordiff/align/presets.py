@@ -1,8 +1,8 @@
-"""Presets: rules and maps that come with tensordiff, one ``presets/*.toml`` for each way to name layers.
+"""Presets: rules and maps that come with tensordiff, one ``presets/*.toml`` for each naming scheme of layers.
 
-Presets are chosen by the names of a dump, for each side by itself: one layer that matches one of its ``detect``
-expressions is enough. Its rules then apply to that side, its maps in both directions. A side that matches no
-preset gets those of the other side.
+Presets are chosen by the names in a dump, for each side separately: one layer that matches one of its ``detect``
+expressions is enough. Its rules then apply to that side, its maps in both directions. A side that matches no preset
+gets those of the other side.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tensordiff.align.rules.file import MapRule, RulesDocument, parse_rules
 from tensordiff.align.rules.rule import Rule, RuleSet, Side
 from tensordiff.align.rules.tables import map_rule, rule
 from tensordiff.dump.model import Dump
+from tensordiff.dump.names import NUMBER_PART
 
 PRESETS = (
     "hf",
@@ -40,29 +41,28 @@ PRESETS = (
 """In the order their rules are tried: later ones rely on what earlier ones removed."""
 _DEFAULTS = ("hf", "max", "bert")
 _FOLDER = Path(__file__).parent / "presets"
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _BETWEEN = ".\0."  # with dots, so that a name's first and last number still stand between dots
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One way to name layers."""
+    """One naming scheme of layers."""
 
     name: str
     about: str
     detect: tuple[str, ...]
     needs: tuple[str, ...]
-    """What there must be as well, each of these."""
+    """Expressions that must all match some layer as well."""
     document: RulesDocument = field(repr=False, compare=False)
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        """Read when they are asked for: few presets fit a dump, and to check expressions takes long."""
+        """The rules. Read on demand: few presets fit a dump, and checking expressions takes long."""
         return tuple(replace(item, source=self.name, is_ours=True) for item in self.document.tables("rule", rule))
 
     @cached_property
     def maps(self) -> tuple[MapRule, ...]:
-        """In both directions, in canonical names."""
+        """The maps in both directions, in canonical names."""
         maps = self.document.tables("map", map_rule)
         return maps + tuple(MapRule(item.candidate, item.reference, item.every, needs=item.needs) for item in maps)
 
@@ -71,7 +71,7 @@ class Preset:
         return re.compile("|".join(f"(?:{expression})" for expression in self.detect))
 
     def fits(self, outlines: Collection[str]) -> bool:
-        """Whether names are of this kind; every number in them must have been replaced by 0."""
+        """Whether names follow this scheme; every number in them must have been replaced by 0."""
         return any(map(self._detector.search, outlines)) and all(
             any(re.search(needed, outline) for outline in outlines) for needed in self.needs
         )
@@ -88,7 +88,7 @@ def preset(name: str) -> Preset:
 
 @cache
 def default_rules() -> tuple[Rule, ...]:
-    """The rules used where no dump was looked at."""
+    """The rules used if no dump was looked at."""
     return tuple(item for name in _DEFAULTS for item in preset(name).rules)
 
 
@@ -135,14 +135,14 @@ _AT_ONCE = 4096
 
 
 def _fitting(layers: Iterable[str]) -> tuple[str, ...]:
-    # Many names in one substitution, which takes a third of the time; not all, since other threads wait meanwhile.
+    # Many names in one substitution takes a third of the time; not all at once, since other threads wait meanwhile.
     outlines: set[str] = set()
     left = iter(layers)
     while some := list(islice(left, _AT_ONCE)):
-        outlines.update(_NUMBER.sub("0", _BETWEEN.join(some)).split(_BETWEEN))
+        outlines.update(NUMBER_PART.sub("0", _BETWEEN.join(some)).split(_BETWEEN))
     return tuple(name for name in PRESETS if preset(name).fits(outlines))
 
 
 def rules_for(layers: Iterable[str]) -> RuleSet:
-    """The rules of the presets that fit some names, and of those that are used where no dump was looked at."""
+    """The rules of the presets that fit some names, and the default rules."""
     return PresetChoice({"reference": (*_DEFAULTS, *_fitting(set(layers)))}).rules

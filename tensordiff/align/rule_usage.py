@@ -1,4 +1,4 @@
-"""How much each rule, map and view does: the names that a rule changes, the pairs that a map or a view makes."""
+"""How much each rule, map and view does: names that a rule changes, pairs that a map or a view makes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class RuleUsage(NamedTuple):
     rules: tuple[int, ...]
     """Entries that each rule renames: the user's rules, then those of presets."""
     maps: tuple[int, ...]
-    """Pairs."""
+    """Pairs that each map makes."""
     views: tuple[int, ...]
-    """Pairs."""
+    """Pairs that each view is applied to."""
 
 
 def rule_usage(own: RulesFile, reference: Index, candidate: Index, alignment: Alignment) -> RuleUsage:

@@ -1,9 +1,9 @@
-"""Whether a dump holds a second run: what was left over repeats, under other names, what was compared.
+"""Whether a dump holds two runs: what was left over repeats, under other names, what was compared.
 
 Two runs in one folder (``run_a.layers.0`` and ``run_b.layers.0``) look like one dump of twice as many layers. One of
-them finds its partners, or each finds some, and of the rest nobody knows whether it is right. Their names are the same
-but for how they begin. So are the names of blocks (``layers.0.mlp``, ``layers.1.mlp``): a second run repeats most of
-the dump at once, and not one block of it.
+them finds its partners, or each finds some, and nobody knows whether the rest is right. Their names are the same except
+for their beginning. That is also true of blocks (``layers.0.mlp``, ``layers.1.mlp``), but a second run repeats most of
+the dump at once, not one block of it.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from tensordiff.align.coverage import SideCoverage
 from tensordiff.dump.model import Entry
 from tensordiff.errors import printable
 
-_FEWEST = 2
-_LEFT = 0.25
-"""Of a dump: the share that must be left over, and the share of that which must repeat what was compared."""
-_BOTH = 0.8
-"""Of a dump: the share that two runs explain."""
-_COMMON = 0.1
+_FEWEST_ENTRIES = 2
+_LEAST_SHARE = 0.25
+"""The share of a dump that must be left over, and the share of that which must repeat what was compared."""
+_EXPLAINED_SHARE = 0.8
+"""The share of a dump that two runs must explain."""
+_COMMON_SHARE = 0.1
 _SAMPLE = 256
-_MOST_CUTS = 6
-_CUT = re.compile(r"(?<=.)[._/\- ]")
+_MOST_STARTS = 6
+_WORD_END = re.compile(r"(?<=.)[._/\- ]")
 _NUMBER = re.compile(r"\d+")
 _Key = tuple[str, str, int]
 
 
 class SecondRun(NamedTuple):
-    """How the names of two runs in one dump begin; the same where one is the second call of everything."""
+    """How the names of two runs in one dump begin; both are empty if the second run consists of second calls."""
 
     first: str
     second: str
 
     @property
     def sentence(self) -> str:
-        """What is so in the dump, after its name."""
+        """The finding in words, to follow the dump's name."""
         if self.first == self.second:
             return "seems to hold two runs, the second as second calls of what ran in the first"
         names = " and ".join(f"{printable(start)}…" if start else "the others" for start in self)
@@ -54,36 +54,39 @@ class SecondRun(NamedTuple):
 
 
 def second_run(side: SideCoverage) -> SecondRun | None:
-    """How names begin in a dump of which what was left over repeats what was compared; None where it holds one run.
+    """The two beginnings of names in a dump that seems to hold two runs; None if it holds one.
 
-    Steps of which nothing was compared are left to others.
+    Steps of which nothing was compared are not considered here.
     """
     steps = {entry.step for entry in side.compared}
     left = [entry for entry in side.left if entry.step in steps]
     total = len(left) + len(side.compared)
-    if len(left) < max(_FEWEST, _LEFT * total):
+    if len(left) < max(_FEWEST_ENTRIES, _LEAST_SHARE * total):
         return None
-    starts = _common_starts((*_spread(left), *_spread(side.compared)))
+    starts = _common_starts((*_sampled(left), *_sampled(side.compared)))
     compared = {_key(entry) for entry in side.compared}
-    some = _spread(left)
+    some = _sampled(left)
     choices = [SecondRun(*two) for two in product(starts, repeat=2) if two[0] < two[1]]
     choices = [one for one in choices if not _are_blocks(one, some)] + [SecondRun("", "")]  # the last: second calls
-    found = max(choices, key=lambda one: _count(one, some, compared))
-    if _count(found, left, compared) < max(_FEWEST, _LEFT * len(left)):
+    best = max(choices, key=lambda one: _count(one, some, compared))
+    if _count(best, left, compared) < max(_FEWEST_ENTRIES, _LEAST_SHARE * len(left)):
         return None
     calls = Counter(map(_key, (*side.compared, *left)))
-    if found.first == found.second:
-        return found if sum(n for n in calls.values() if n > 1) >= _BOTH * total else None
-    return found if _count(found, (*side.compared, *left), calls.keys()) >= _BOTH * total else None
+    if best.first == best.second:
+        return best if sum(n for n in calls.values() if n > 1) >= _EXPLAINED_SHARE * total else None
+    return best if _count(best, (*side.compared, *left), calls.keys()) >= _EXPLAINED_SHARE * total else None
 
 
 def _are_blocks(run: SecondRun, entries: Sequence[Entry]) -> bool:
-    """Whether two beginnings count (``blk.0.``, ``blk.1.``), and nothing within them does, as layers in a run would."""
+    """Whether two beginnings number blocks (``blk.0.``, ``blk.1.``) rather than runs.
+
+    Names within a run have numbers, names within a block do not.
+    """
     first, second = (_NUMBER.sub("0", start) for start in run)
     if first != second:
         return False
-    within = [entry.layer[len(start) :] for entry in entries for start in run if entry.layer.startswith(start)]
-    return 2 * sum(bool(_NUMBER.search(rest)) for rest in within) < len(within)
+    rests = [entry.layer[len(start) :] for entry in entries for start in run if entry.layer.startswith(start)]
+    return 2 * sum(bool(_NUMBER.search(rest)) for rest in rests) < len(rests)
 
 
 def _count(run: SecondRun, entries: Sequence[Entry], among: Collection[_Key]) -> int:
@@ -95,14 +98,17 @@ def _key(entry: Entry) -> _Key:
     return entry.layer, entry.port, entry.step
 
 
-def _spread(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """A few of many, from everywhere."""
+def _sampled(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """A few of many entries, evenly spread."""
     return entries[:: -(-len(entries) // _SAMPLE) or 1]
 
 
 def _common_starts(entries: Sequence[Entry]) -> list[str]:
-    """How names begin, each up to a sign between words, that many have in common; and with nothing."""
+    """Beginnings, up to a separator, that many names share; and the empty one."""
     starts = Counter(
-        entry.layer[: cut.end()] for entry in entries for cut in islice(_CUT.finditer(entry.layer), _MOST_CUTS)
+        entry.layer[: cut.end()] for entry in entries for cut in islice(_WORD_END.finditer(entry.layer), _MOST_STARTS)
     )
-    return ["", *(start for start, count in starts.items() if count >= max(_FEWEST, _COMMON * len(entries)))]
+    return [
+        "",
+        *(start for start, count in starts.items() if count >= max(_FEWEST_ENTRIES, _COMMON_SHARE * len(entries))),
+    ]

@@ -1,7 +1,7 @@
 """Where two implementations differ in structure, and where they meet again.
 
-Between two consecutive pairs there may be layers that only one side has. Whether that matters is told by the
-pairs around them: if the next one agrees, the structure differs and the result does not.
+Between two consecutive pairs there may be layers that only one side has. The surrounding pairs show whether that
+matters: if the next one agrees, the structure differs and the result does not.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Suggestions: what an orphan may be, found from the values, and which suggestions become maps.
 
-``Suggester`` yields suggestions as they are found, equal tensors first and then fused ones. Equal tensors at
-several levels of a model (a projection's output is its module's output) are told apart by the inputs of their
-layers.
+``Suggester`` yields suggestions as they are found, equal tensors first and then fused ones. If tensors are equal at
+several levels of a model (a projection's output is its module's output), the inputs of their layers decide.
 
-``accept`` takes those that values prove on every layer they generalize to, with nothing else that fits; a
-single tensor is never enough. ``accept_chosen`` takes what the user chose: for every layer where the values
-prove every layer, or most of them up to the first error, else for that one alone.
+``accept`` takes those that values prove on every layer they generalize to, with nothing else that fits; a single tensor
+is never enough. ``accept_chosen`` takes what the user chose: for every layer, if the values prove every layer, or most
+of them up to the first error; otherwise for that layer alone.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from tensordiff.align.by_value import (
     layouts,
     rel_l2,
 )
+from tensordiff.align.compatibility import could_be_same
 from tensordiff.align.expression import evaluate, evaluate_view, generalize, parse, parse_view, placeholders, view_of
 from tensordiff.align.expression.tree import Name, generalize_counts
-from tensordiff.align.fit import could_be_same
 from tensordiff.align.index import Index
 from tensordiff.align.maps import resolve_map
 from tensordiff.align.match import Alignment
@@ -57,7 +56,7 @@ class Suggestion:
     rivals: int = 0
     """How many others fit as well."""
     agreeing: int = 0
-    """How many inputs of the two layers agree too."""
+    """How many inputs of the two layers agree, too."""
 
     @property
     def is_only(self) -> bool:
@@ -66,12 +65,12 @@ class Suggestion:
 
     @property
     def confidence(self) -> float:
-        """From 0 to 1; divided among all that fit equally, and 0.05 less where no input of the layers agrees."""
+        """From 0 to 1; divided among all that fit equally, and 0.05 less if no input of the layers agrees."""
         return max(0.0, (1.0 if self.agreeing else 0.95) - self.rel_l2) / (1 + self.rivals)
 
     @cached_property
     def general(self) -> tuple[str, str]:
-        """Both sides for every layer: ``{i}`` in the place of the layer's number."""
+        """Both sides for every layer: ``{i}`` replaces the layer's number."""
         sides = parse(self.reference), parse(self.candidate)
         made = generalize(*sides)
         reference, candidate = made if made != sides else generalize_counts(*sides)
@@ -79,11 +78,11 @@ class Suggestion:
 
 
 class Support(NamedTuple):
-    """What the inputs of two layers say about their outputs being the same."""
+    """What the inputs of two layers say about whether their outputs are the same."""
 
     agreeing: int
     share: float | None
-    """Share of the inputs that agree; None where one of the layers has none."""
+    """Share of the inputs that agree; None if one of the layers has none."""
 
 
 @dataclass(frozen=True)
@@ -98,18 +97,18 @@ class Suggester:
 
     def suggestions(self) -> Iterator[Suggestion]:
         """Suggestions, equal tensors first, then fused ones."""
-        equal = list(self._equal())
-        yield from (self._of_match(match, agreeing, rivals) for match, agreeing, rivals in equal)
+        equal = list(self._equal_orphans())
+        yield from (self._suggestion_of(match, agreeing, rivals) for match, agreeing, rivals in equal)
         partners = self._partner_layers(match for match, _, rivals in equal if not rivals)
         done = {id(entry) for match, _, _ in equal for entry in (match.reference, match.candidate)}
         theirs = [s for s in self._orphans(self.alignment.candidate_orphans) if id(s.entry) not in done]
         ours = [s for s in self._orphans(self.alignment.reference_orphans) if id(s.entry) not in done]
         whole, split = Fusions(self._outputs_reference, ours), Fusions(self._outputs_candidate, theirs)
-        for find in (Fusions.of, Fusions.slices_of):  # a whole fusion also explains its parts
+        for find in (Fusions.of, Fusions.slices_of):  # in this order: a fusion also explains its parts
             for targets, fusions, swapped in ((theirs, whole, False), (ours, split, True)):
                 for target in (target for target in targets if id(target.entry) not in done):
                     self.tick()
-                    fused = self._fused(target, find(fusions, target), partners, swapped)
+                    fused = self._fused_suggestion(target, find(fusions, target), partners, swapped)
                     if fused is not None:
                         suggestion, parts = fused
                         done |= {id(item.entry) for item in (target, *parts)}
@@ -142,11 +141,11 @@ class Suggester:
 
     # --- equal tensors ---------------------------------------------------------------------------
 
-    def _equal(self) -> Iterator[tuple[Match, int, int]]:
+    def _equal_orphans(self) -> Iterator[tuple[Match, int, int]]:
         """Orphans with equal values, how many inputs of their layers agree, and how many others fit as well."""
         ours = FingerprintIndex(self._orphans(self.alignment.reference_orphans))
         theirs = self._ticking(self._orphans(self.alignment.candidate_orphans))
-        matches = [match for target in theirs for match in _best(target, ours)]
+        matches = [match for target in theirs for match in _best_matches(target, ours)]
         support = {match: self._support(match) for match in self._ticking(matches)}
         for match, rivals in assign(support, self._alikeness):
             yield match, support[match].agreeing, rivals
@@ -173,23 +172,23 @@ class Suggester:
         names = self.reference.canonical(match.reference), self.candidate.canonical(match.candidate)
         return SequenceMatcher(None, *names, autojunk=False).ratio()
 
-    def _of_match(self, match: Match, agreeing: int, rivals: int) -> Suggestion:
+    def _suggestion_of(self, match: Match, agreeing: int, rivals: int) -> Suggestion:
         reference, candidate = Name(label(self.reference, match.reference)), label(self.candidate, match.candidate)
-        seen = view_of(parse_view(match.view), reference) if match.view else reference
+        viewed = view_of(parse_view(match.view), reference) if match.view else reference
         evidence = [f"values agree to {match.rel_l2:.1e}"]
         if agreeing:
             inputs = "an input of the layer agrees" if agreeing == 1 else f"{agreeing} inputs of the layer agree"
             evidence.append(f"{inputs} too")
-        return Suggestion(str(seen), str(Name(candidate)), match.rel_l2, tuple(evidence), rivals, agreeing)
+        return Suggestion(str(viewed), str(Name(candidate)), match.rel_l2, tuple(evidence), rivals, agreeing)
 
     # --- fused tensors ---------------------------------------------------------------------------
 
-    def _fused(
+    def _fused_suggestion(
         self, target: Fingerprint, tried: Iterable[tuple[str, Parts]], partners: set[tuple[str, str]], swapped: bool
     ) -> tuple[Suggestion, Parts] | None:
-        """The likeliest of the expressions that give the target by value, with its parts."""
+        """The most likely of the expressions that give the target by value, with its parts."""
         mine, other = (self.candidate, self.reference) if swapped else (self.reference, self.candidate)
-        proven = _of_partners(_proven(tried, target), target, partners, swapped)
+        proven = _of_partners(_proven_formulas(tried, target), target, partners, swapped)
         if not proven:
             return None
         proven.sort(key=lambda item: (-_likeness(mine, other, item, target), item[0]))
@@ -201,10 +200,10 @@ class Suggester:
         return Suggestion(*sides, distance, evidence, rivals=len(proven) - 1), parts
 
 
-_Proven = tuple[float, str, Parts]
+_ProvenFormula = tuple[float, str, Parts]
 
 
-def _proven(tried: Iterable[tuple[str, Parts]], target: Fingerprint) -> list[_Proven]:
+def _proven_formulas(tried: Iterable[tuple[str, Parts]], target: Fingerprint) -> list[_ProvenFormula]:
     """The expressions that give the target by value."""
     wanted = target.entry.read()
     measured = (
@@ -216,18 +215,18 @@ def _proven(tried: Iterable[tuple[str, Parts]], target: Fingerprint) -> list[_Pr
 
 
 def _of_partners(
-    proven: list[_Proven], target: Fingerprint, partners: set[tuple[str, str]], swapped: bool
-) -> list[_Proven]:
-    """Of equal fusions, those of layers that another pair connects with the target's layer, if any."""
+    proven: list[_ProvenFormula], target: Fingerprint, partners: set[tuple[str, str]], swapped: bool
+) -> list[_ProvenFormula]:
+    """Among equal fusions, those of layers that another pair connects with the target's layer, if any."""
 
-    def is_partner(item: _Proven) -> bool:
+    def is_partner(item: _ProvenFormula) -> bool:
         layers = item[2][0].entry.layer, target.entry.layer
         return (layers[::-1] if swapped else layers) in partners
 
     return [item for item in proven if is_partner(item)] or proven
 
 
-def _likeness(mine: Index, other: Index, proven: _Proven, target: Fingerprint) -> float:
+def _likeness(mine: Index, other: Index, proven: _ProvenFormula, target: Fingerprint) -> float:
     names = mine.canonical(proven[2][0].entry), other.canonical(target.entry)
     return SequenceMatcher(None, *names, autojunk=False).ratio()
 
@@ -249,21 +248,21 @@ def _is_equal(a: Fingerprint, b: Fingerprint) -> bool:
     return rel_l2(b.sample, a.sample) <= 10 * near
 
 
-def _best(target: Fingerprint, library: FingerprintIndex) -> list[Match]:
+def _best_matches(target: Fingerprint, library: FingerprintIndex) -> list[Match]:
     """The reference's tensors that equal the target, without those much worse than the best."""
     wanted = target.entry.read()
-    matches = [match for item in library.alike(target) if (match := _in_some_layout(item, target, wanted))]
+    matches = [match for item in library.alike(target) if (match := _match_in_any_layout(item, target, wanted))]
     best = min((match.rel_l2 for match in matches), default=0.0)
     return [match for match in matches if match.rel_l2 <= 3 * best + 1e-7]
 
 
-def _in_some_layout(item: Fingerprint, target: Fingerprint, wanted: Array) -> Match | None:
+def _match_in_any_layout(item: Fingerprint, target: Fingerprint, wanted: Array) -> Match | None:
     if item.entry.step != target.entry.step:
         return None
     array = item.entry.read()
     for view in layouts(array.shape, wanted.shape):
-        seen = evaluate_view(view, array)
-        distance = rel_l2(seen, wanted) if reconcile(seen.shape, wanted.shape) else 2.0
+        viewed = evaluate_view(view, array)
+        distance = rel_l2(viewed, wanted) if reconcile(viewed.shape, wanted.shape) else 2.0
         if distance <= common_tolerance(item, target):
             return Match(item.entry, target.entry, view, distance)
     return None
@@ -279,7 +278,7 @@ def _distance(template: str, parts: Parts, wanted: Array) -> float:
 
 
 def assign(support: Mapping[Match, Support], alikeness: Callable[[Match], float]) -> Iterator[tuple[Match, int]]:
-    """A partner for each tensor, with how many others fit as well; 0 where inputs leave a single choice."""
+    """A partner for each tensor, with how many others fit as well; 0 if inputs leave a single choice."""
     best, proven = _best_support(support), _proven_forms(support)
     left = [match for match, given in support.items() if not _is_ruled_out(match, given, best, proven)]
     choices = Counter(id(entry) for match in left for entry in (match.reference, match.candidate))
@@ -321,7 +320,7 @@ def _is_ruled_out(
 ) -> bool:
     """Whether the layers' inputs point to another of several equal tensors.
 
-    A match without inputs is ruled out only where inputs prove another of the same form: one of another form may
+    A match without inputs is ruled out only if inputs prove another match of the same form: one of another form may
     still be a wrapper, which the user may prefer.
     """
     r, c = match.reference, match.candidate
@@ -350,12 +349,12 @@ def accept(suggestions: Sequence[Suggestion], reference: Index, candidate: Index
 def accept_chosen(
     chosen: Iterable[Suggestion], suggestions: Sequence[Suggestion], reference: Index, candidate: Index
 ) -> tuple[MapRule, ...]:
-    """Maps for the suggestions that the user chose, each for every layer where no value speaks against it.
+    """Maps for the suggestions that the user chose, each for every layer if no value speaks against it.
 
     Beyond the first error nothing is proven, and there the map is needed most. The error itself may make tensors equal
-    that are not the same, as where two projections are swapped: what most layers prove outweighs that.
+    that are not the same, for example if two projections are swapped: what most layers prove outweighs that.
     """
-    chosen, among = list(chosen), _Found.of(suggestions, reference, candidate)
+    chosen, among = list(chosen), _SuggestionSet.of(suggestions, reference, candidate)
     extended = {general: among.extension(general) for general in dict.fromkeys(one.general for one in chosen)}
     outweighed = {place for places in extended.values() for place in places or ()}
     accepted = dict[MapRule, None]()
@@ -381,24 +380,24 @@ def _pairs_of(suggestions: Iterable[Suggestion], reference: Index, candidate: In
         yield from resolve_map(MapRule(one.reference, one.candidate), reference, candidate)
 
 
-_Place = tuple[str, int]
+_EntryPlace = tuple[str, int]
 """An entry of one side, by name and step."""
-_Partners = dict[_Place, set[str]]
+_Partners = dict[_EntryPlace, set[str]]
 
 
-class _Found(NamedTuple):
-    """All that was suggested, as what chosen suggestions are generalised by."""
+class _SuggestionSet(NamedTuple):
+    """All suggestions together, by which chosen ones are generalized."""
 
     groups: _Groups
     sides: tuple[Index, Index]
     partners: tuple[_Partners, _Partners]
-    """What each entry of either side is found to equal."""
-    claimed: tuple[set[_Place], set[_Place]]
-    """The entries of either side that a map pairs which more than one layer proves."""
+    """For each entry of either side, the entries that it is found to equal."""
+    claimed: tuple[set[_EntryPlace], set[_EntryPlace]]
+    """The entries of either side that are paired by a map that several layers prove."""
 
     @classmethod
-    def of(cls, suggestions: Sequence[Suggestion], reference: Index, candidate: Index) -> _Found:
-        """What suggestions say together."""
+    def of(cls, suggestions: Sequence[Suggestion], reference: Index, candidate: Index) -> _SuggestionSet:
+        """Collect what all suggestions say together."""
         groups = _groups(suggestions)
         ours, theirs, ours_claimed, theirs_claimed = defaultdict(set), defaultdict(set), set(), set()
         for r, c in _pairs_of(suggestions, reference, candidate):
@@ -410,11 +409,11 @@ class _Found(NamedTuple):
                 theirs_claimed.add((c.name, c.step))
         return cls(groups, (reference, candidate), (ours, theirs), (ours_claimed, theirs_claimed))
 
-    def extension(self, general: tuple[str, str]) -> set[_Place] | None:
-        """Where a general map holds against what values say; None where it does not hold for every layer.
+    def extension(self, general: tuple[str, str]) -> set[_EntryPlace] | None:
+        """Where a general map contradicts values; empty if nowhere, None if it does not hold for every layer.
 
-        It holds where each of its pairs is proven, or equals nothing else and fits. It also holds against pairs that
-        equal each other's tensors after all that prove it, as those of two swapped projections do.
+        It holds if each of its pairs is proven, or equals nothing else and fits. It also holds against pairs that equal
+        each other's tensors and come after everything that proves it, as those of two swapped projections do.
         """
         group = self.groups.get(general, [])
         is_sure = len(group) > 1 or "{i}" in general[1]  # another count of the layers is a guess from one alone
@@ -422,7 +421,7 @@ class _Found(NamedTuple):
             return None
         proven = {(r.name, r.step) for r, _ in _pairs_of(group, *self.sides)}
         pairs = list(resolve_map(MapRule(*general), *self.sides))
-        against = dict[_Place, bool]()
+        against = dict[_EntryPlace, bool]()
         for r, c in pairs:
             rivals = self._rivals(r, c)
             if rivals:
@@ -433,8 +432,8 @@ class _Found(NamedTuple):
         is_error = all(against.values()) and _comes_after(set(against), proven - set(against), order)
         return set(against) if is_error else None
 
-    def _rivals(self, r: Entry, c: Entry) -> list[tuple[_Place, set[_Place]]]:
-        """What a pair's entries equal instead of each other, each with the entries of its side that are claimed."""
+    def _rivals(self, r: Entry, c: Entry) -> list[tuple[_EntryPlace, set[_EntryPlace]]]:
+        """What a pair's entries equal instead of each other, each with the claimed entries of its side."""
         ours = self.partners[1].get((c.name, c.step), {r.name})
         theirs = self.partners[0].get((r.name, r.step), {c.name})
         return [
@@ -443,8 +442,8 @@ class _Found(NamedTuple):
         ]
 
 
-def _comes_after(against: set[_Place], proven: set[_Place], order: Sequence[_Place]) -> bool:
-    """Whether the pairs that speak against a map are fewer than those that prove it, and after them in every step."""
+def _comes_after(against: set[_EntryPlace], proven: set[_EntryPlace], order: Sequence[_EntryPlace]) -> bool:
+    """Whether the pairs that contradict a map are fewer than those that prove it, and come after them in every step."""
     if not against or len(against) >= len(proven):
         return not against
     at = {place: position for position, place in enumerate(order)}

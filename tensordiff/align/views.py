@@ -1,8 +1,8 @@
-"""Views that shapes alone ask for: the same numbers laid out with other dimensions.
+"""Views that follow from shapes alone: the same numbers arranged in other dimensions.
 
-Only what cannot be wrong is done without being asked: dropping dimensions of size 1, and merging batch and
-sequence into one. Every view that is applied has a name, so that it can be shown. Any other difference in shape
-needs a rule or the user.
+Only what cannot be wrong is done without being asked: dropping dimensions of size 1, and merging batch and sequence
+into one. Every view that is applied has a name, so that it can be shown. Any other difference in shape needs a rule or
+the user.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Shape = tuple[int, ...]
 
 
 class Views(NamedTuple):
-    """What was done to each side, and the shape both have then.
+    """The views applied to each side, and the shape that both have then.
 
-    Each view counts the dimensions that the one before it left: ``squeeze 0 2``, ``flatten 0 1``.
+    Each view counts the dimensions that the previous one left: ``squeeze 0 2``, ``flatten 0 1``.
     """
 
     shape: Shape
@@ -35,7 +35,7 @@ class Views(NamedTuple):
         return [*reference, *(f"candidate {view}" for view in candidate)] if reference or candidate else []
 
     def apply(self, array: Array) -> Array:
-        """One side's tensor in the common shape, without a copy where numpy can."""
+        """One side's tensor in the common shape, without a copy if numpy can."""
         if array.shape == self.shape:
             return array
         if array.size != math.prod(self.shape):
@@ -45,7 +45,7 @@ class Views(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def no_views(shape: Shape) -> Views:
-    """Both sides have a shape already; one record for all pairs of that shape."""
+    """The record for pairs that already have this shape, shared by all of them."""
     return Views(shape)
 
 
@@ -59,10 +59,11 @@ def reconcile(reference: Shape, candidate: Shape) -> Views | None:
 
 
 def broadcast(reference: Shape, candidate: Shape) -> Views | None:
-    """The views under which one side has a single row for all rows of a batch, and nothing else differs; or None.
+    """The views if one side has a single row for all rows of a batch, and nothing else differs; or None.
 
-    This is for comparing alone: a table made for one row cannot be told from one that all rows share, and back from the
-    whole there is no way to it. Along other axes one for many means something else, as the last token's logits do.
+    This is only for comparing: a table made for one row cannot be distinguished from one that all rows share, and the
+    single row cannot be derived from the whole. Along other axes, one for many means something else, as for the last
+    token's logits.
     """
     if len(reference) != len(candidate) or len(reference) < 2 or reference[1:] != candidate[1:]:
         return None
@@ -78,7 +79,7 @@ def _core(shape: Shape) -> Shape:
 
 
 def _squeeze_both(reference: Shape, candidate: Shape) -> Views:
-    """Drop size-1 dimensions: from the side with more of them, or from both where they are at different axes."""
+    """Drop size-1 dimensions: from the side with more of them, or from both if they are at different axes."""
     target = min(reference, candidate, key=len)
     axes = _spare_axes(reference, target), _spare_axes(candidate, target)
     if axes[0] is None or axes[1] is None:

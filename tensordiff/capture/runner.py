@@ -21,7 +21,7 @@ from tensordiff.capture.engines import ENGINES
 from tensordiff.capture.events import Done, Event, Failed, NewProcessNeeded, Note, Phase
 from tensordiff.capture.job import Job
 from tensordiff.capture.signature import sign
-from tensordiff.dump.manifest import JOURNAL, MANIFEST
+from tensordiff.dump.native.manifest import JOURNAL, MANIFEST
 from tensordiff.errors import CaptureError, printable
 from tensordiff.util.remote import is_url
 from tensordiff.util.shell_line import shell_line

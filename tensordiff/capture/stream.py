@@ -27,12 +27,12 @@ from tensordiff.capture.job import Job
 from tensordiff.capture.process.stream_writer import JOURNAL, Window, window_path
 from tensordiff.capture.runner import Run
 from tensordiff.dump.files import FileTensor, MappedFile
-from tensordiff.dump.manifest import encode, parse_record
 from tensordiff.dump.model import EntryKey, Spec
+from tensordiff.dump.native.manifest import encode, parse_record
 from tensordiff.errors import CaptureError, WriteError, printable
-from tensordiff.util.claimed_folders import ClaimedFolder, make_claimed_folder, remove_abandoned
 from tensordiff.util.memory import shortage
 from tensordiff.util.sizes import format_bytes
+from tensordiff.util.temporary_folders import ClaimedFolder, make_claimed_folder, remove_abandoned
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
 _PREFIX = "tensordiff-stream-"

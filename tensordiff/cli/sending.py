@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensordiff.cli.progress import Progress
-from tensordiff.dump.publish import publish, refuse_occupied
+from tensordiff.dump.native.publish import publish, refuse_occupied
 from tensordiff.util.remote import RemotePath
 from tensordiff.util.temporary_folders import make_temporary_folder, remove_temporary_folder
 

@@ -13,7 +13,7 @@ import click
 from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.sources import follow
 from tensordiff.cli.streams import say
-from tensordiff.dump.manifest import MANIFEST
+from tensordiff.dump.native.manifest import MANIFEST
 from tensordiff.errors import printable
 from tensordiff.report.labels import label
 from tensordiff.search.outcome import Outcome

@@ -26,7 +26,7 @@ from tensordiff.dump.arithmetic import Tf32
 from tensordiff.dump.model import Entry, EntryKey
 from tensordiff.errors import DumpError
 from tensordiff.util.garbage_collector import gc_paused
-from tensordiff.util.mappings import count_losses, put_handler_first, raise_losses
+from tensordiff.util.mappings import count_losses, install_handler, raise_losses
 
 _ViewKey = tuple[EntryKey, str]
 """An entry and the view on it. Every alignment creates new entries for expressions, so they are looked up by name."""
@@ -89,7 +89,7 @@ class Comparer:
         precision = Precision(self.run_dtypes, self.in_eight_bits, self.reference_tf32)
         has_gradients = any(pair.reference.is_gradient for pair in pairs)
         judge = Judge(precision, pairing or Pairing(pairs), has_gradients=has_gradients, is_dense=self.is_dense)
-        put_handler_first()
+        install_handler()
         if self.cluster is not None:
             yield from self._rows_by_cluster(judge, pairs, self.cluster)
             return

@@ -1,4 +1,4 @@
-"""What a run left on disk: open any dump, touch headers only, map tensors when they are read."""
+"""Reading and writing dumps: open any dump, read only headers, map tensors when their values are needed."""
 
 from tensordiff.dump.detect import open_dump
 from tensordiff.dump.model import Dump, Entry, Problem, Spec

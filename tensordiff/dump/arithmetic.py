@@ -1,7 +1,7 @@
-"""What a manifest says of the arithmetic of a run, beside the types of its tensors.
+"""What a manifest says about the arithmetic of a run, beyond the dtypes of its tensors.
 
-On NVIDIA's GPUs from Ampere on, float32 matrix products and convolutions may be computed in TF32: sums are float32, but
-of every factor only 10 bits after the point are kept. What is written is float32 all the same, and does not show it.
+On NVIDIA GPUs from Ampere on, float32 matrix products and convolutions may be computed in TF32: sums are float32, but
+only 10 fraction bits of every factor are used. The result is stored as float32 and does not show it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _CONVOLUTION = re.compile(r"Conv")
 
 
 def tf32_in(dump: Dump) -> Tf32:
-    """Where a run computed in TF32. What may have, and nothing says that it could not, counts as having done so."""
+    """Where a run computed in TF32.
+
+    If it may have done so, and nothing says that it could not, it counts as having done so.
+    """
     flags: Any = dump.facts.get("flags")
     if not isinstance(flags, dict) or not _has_tf32(dump):
         return "nowhere"
@@ -27,7 +30,7 @@ def tf32_in(dump: Dump) -> Tf32:
 
 
 def is_convolution(module_class: str | None) -> bool:
-    """Whether modules of a class convolve, by its name."""
+    """Whether a module class is a convolution, by its name."""
     return module_class is not None and _CONVOLUTION.search(module_class) is not None
 
 
@@ -36,7 +39,7 @@ def _convolves(dump: Dump) -> bool:
 
 
 def _has_tf32(dump: Dump) -> bool:
-    """Whether a run was on a GPU that has TF32, as far as that is known; AMD's compute float32 in full."""
+    """Whether a run was on a GPU that has TF32, as far as that is known; AMD GPUs compute float32 in full."""
     if "cuda" not in str(dump.facts.get("device")):
         return False
     cards: Any = dump.facts.get("accelerators")
@@ -46,5 +49,5 @@ def _has_tf32(dump: Dump) -> bool:
 
 
 def _card_has_tf32(card: dict[str, Any]) -> bool:
-    found = re.fullmatch(r"sm_(\d{2,3})[a-z]?", str(card.get("architecture")))
-    return card.get("vendor") != "AMD" and (found is None or int(found[1]) >= _FIRST_WITH_TF32)
+    match = re.fullmatch(r"sm_(\d{2,3})[a-z]?", str(card.get("architecture")))
+    return card.get("vendor") != "AMD" and (match is None or int(match[1]) >= _FIRST_WITH_TF32)

@@ -1,8 +1,8 @@
 """Opening a dump whose format is not known.
 
-``open_dump`` shows the path to each reader in turn (``readers.READERS``, most particular first); the
-first that knows it opens it, and what else looks like tensors beside it is a problem (``leftovers``). A
-folder of folders ``0``, ``1``, … is the steps of one run.
+``open_dump`` shows the path to each reader in turn (``readers.READERS``, most specific first). The first that
+recognizes it opens it. Whatever else in the folder looks like tensors is reported as a problem (``leftovers``). A
+folder of folders ``0``, ``1``, … holds the steps of one run.
 """
 
 from __future__ import annotations
@@ -12,51 +12,50 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from tensordiff.dump.files import NOT_A_FILE, open_buffer, why_stand_in
+from tensordiff.dump.files import NOT_A_FILE, open_buffer, reason, why_not_fetched
 from tensordiff.dump.folders import RANK_FOLDER, DumpPath
-from tensordiff.dump.leftovers import is_checkpoint, leftovers
+from tensordiff.dump.leftovers import is_checkpoint, leftovers, missing_parts, single_part_problem
 from tensordiff.dump.model import Dump, Problem
+from tensordiff.dump.name_conventions import in_numbered_order, with_short_outputs
 from tensordiff.dump.names import natural_key, step_of
-from tensordiff.dump.numbered_names import in_numbered_order
-from tensordiff.dump.numbered_parts import missing_parts, of_one_part
 from tensordiff.dump.ranks.joined_tensor import RankPart
 from tensordiff.dump.ranks.ranks import join_ranks, join_shards
 from tensordiff.dump.readers import PLAIN_FORMATS, SUFFIXES, readers
-from tensordiff.dump.short_outputs import with_short_outputs
 from tensordiff.errors import BadFile, DumpError, NotADump, printable
-from tensordiff.util.mappings import put_handler_first
+from tensordiff.util.mappings import install_handler
 from tensordiff.util.remote import RemotePath
 from tensordiff.util.remote.store import forget
 
-_LOOKED_INTO = 64
-_DEEPEST = 3
-"""Levels of folders that are looked through for what could have been meant."""
+_MOST_FOLDERS = 64
+_MOST_LEVELS = 3
+"""How many levels of subfolders are searched for the dump that the user may have meant."""
 _KNOWN = ", ".join((*SUFFIXES, ".bin", ".ckpt"))
 
 
 def open_dump(path: str | os.PathLike[str]) -> Dump:
     """Open whatever dump lies at a path. Reads headers at most."""
-    at = _selected(path if isinstance(path, Path) else Path(path))
+    at = _split_selection(path if isinstance(path, Path) else Path(path))
     if isinstance(at.path, RemotePath):
         forget(at.path)
-    put_handler_first()
+    install_handler()
     try:
         if not at.path.exists():
             raise NotADump(f"{printable(path)}: no such file or folder; check the path")
         if not at.is_folder and not at.path.is_file():
             raise BadFile(path, NOT_A_FILE)
         if (dump := _ask_readers(at)) is None and (dump := _open_numbered(at)) is None:
-            raise NotADump(f"{printable(path)}: {_why_not(at)}")
+            raise NotADump(f"{printable(path)}: {_why_no_dump(at)}")
         if at.selected and dump.path != at.given:
             raise BadFile(at.path, f"is one run; open it without ::{printable(at.selected)}")
-        return join_shards(dump.with_fit_names().with_parameters_apart())
+        return join_shards(dump.without_oversized_names().with_parameters_apart())
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise NotADump(f"{printable(path)}: cannot be opened ({why}); check the path and its permissions") from error
+        raise NotADump(
+            f"{printable(path)}: cannot be opened ({reason(error)}); check the path and its permissions"
+        ) from error
 
 
-def _selected(path: Path) -> DumpPath:
-    """A path, which may say after ``::`` which of several runs in one file is meant."""
+def _split_selection(path: Path) -> DumpPath:
+    """Split off the part after ``::``, which selects one of several runs in a file."""
     file, colons, which = str(path).partition("::")
     if isinstance(path, RemotePath):
         return DumpPath(RemotePath(file), which) if colons else DumpPath(path)
@@ -64,15 +63,16 @@ def _selected(path: Path) -> DumpPath:
 
 
 def _open_numbered(at: DumpPath) -> Dump | None:
-    """Folders of ranks or of steps, each a dump, as one."""
+    """Open folders of ranks or of steps, each a dump, as one dump."""
     dump = _open_ranks(at)
     return _open_steps(at) if dump is None else dump
 
 
 def _ask_readers(at: DumpPath) -> Dump | None:
-    """What the first reader that knows a path makes of it. Of several formats, one whose files are all bad is left out.
+    """Open a path with the first reader that recognizes it.
 
-    That is so of formats which are files and no more; a folder whose own index cannot be read is not opened.
+    If all files of one plain format are bad, that format is left out and the others are tried. This holds only for
+    formats that are files and nothing more: a folder whose own index cannot be read is not opened.
     """
     rest, bad = at, dict[str, BadFile]()
     for try_open in readers():
@@ -88,16 +88,16 @@ def _ask_readers(at: DumpPath) -> Dump | None:
             unread = tuple(Problem(name, error.problem, is_unread=True) for name, error in bad.items())
             if bad:
                 dump = replace(dump, problems=dump.problems + unread, files=dump.files | bad.keys())
-            return _with_the_rest(at, dump)
+            return _with_folder_contents(at, dump)
     if bad:
         raise next(iter(bad.values()))
     return None
 
 
-def _with_the_rest(at: DumpPath, dump: Dump) -> Dump:
-    """A dump with what else lies in its folder: parts that are missing, tensors in other formats, what nobody reads."""
-    if gone := tuple(missing_parts(dump.files) if at.is_folder else of_one_part(at.path.name)):
-        dump = replace(dump, problems=dump.problems + gone)
+def _with_folder_contents(at: DumpPath, dump: Dump) -> Dump:
+    """Add what else lies in the dump's folder: missing parts, tensors in other formats, and leftovers."""
+    if missing := tuple(missing_parts(dump.files) if at.is_folder else single_part_problem(at.path.name)):
+        dump = replace(dump, problems=dump.problems + missing)
     is_plain = dump.format in PLAIN_FORMATS
     if not at.is_folder:
         return with_short_outputs(dump) if is_plain else dump
@@ -109,7 +109,7 @@ def _with_the_rest(at: DumpPath, dump: Dump) -> Dump:
 
 
 def _with_other_formats(at: DumpPath, dump: Dump) -> Dump:
-    """A dump whose tensors lie in files of several formats, such as ``inputs.safetensors`` beside ``outputs.pt``."""
+    """Add tensors of the folder that are in other formats, such as ``inputs.safetensors`` beside ``outputs.pt``."""
     rest = at.without(dump.files)
     for try_open in readers():
         if not rest.files:
@@ -117,7 +117,7 @@ def _with_other_formats(at: DumpPath, dump: Dump) -> Dump:
         try:
             more = try_open(rest)
         except DumpError:
-            continue  # what is left is named
+            continue  # its files are reported as leftovers
         if more is None or more.format not in PLAIN_FORMATS or more.format == dump.format:
             continue
         known = {entry.key for entry in dump.entries}
@@ -145,7 +145,10 @@ def _with_leftovers(at: DumpPath, dump: Dump, taken: Collection[str]) -> Dump:
 
 
 def _open_steps(at: DumpPath) -> Dump | None:
-    """Folders ``0`` or ``step_0``, each a dump, as the steps of one run. A step that cannot be opened is a problem."""
+    """Open folders ``0`` or ``step_0``, each a dump, as the steps of one run.
+
+    A step that cannot be opened is a problem.
+    """
     if not at.is_folder:
         return None
     folders, duplicates = _step_folders(at)
@@ -159,7 +162,7 @@ def _open_steps(at: DumpPath) -> Dump | None:
             dump = _open_ranks(below) if dump is None else dump
         except DumpError as error:
             errors.append(error)
-            unread.append(_broken_step(name, error))
+            unread.append(_broken_folder(name, error))
         else:
             if dump is None:
                 why = "holds no tensors we know, though the other steps do; capture it again, or remove it"
@@ -170,21 +173,23 @@ def _open_steps(at: DumpPath) -> Dump | None:
         if errors:
             raise errors[0]
         return None
-    within = (p._replace(file=f"{folders[step]}/{p.file}") for step, dump in dumps.items() for p in dump.problems)
+    step_problems = (
+        p._replace(file=f"{folders[step]}/{p.file}") for step, dump in dumps.items() for p in dump.problems
+    )
     whole = replace(
         next(iter(dumps.values())),
         path=at.path,
         entries=tuple(e._replace(step=step) for step, dump in dumps.items() for e in dump.entries),
         ordered=all(dump.ordered for dump in dumps.values()),
         interrupted=any(dump.interrupted for dump in dumps.values()),
-        problems=(*at.problems, *duplicates, *unread, *within),
+        problems=(*at.problems, *duplicates, *unread, *step_problems),
         files=frozenset(folders.values()),
     )
     return _with_leftovers(at, whole, {*folders.values(), *(problem.file for problem in duplicates)})
 
 
 def _open_ranks(at: DumpPath) -> Dump | None:
-    """Folders ``rank0``, ``rank1``, each a dump, as one run."""
+    """Open folders ``rank0``, ``rank1``, each a dump, as one run."""
     matches = {name: match for name in at.folders if (match := RANK_FOLDER.fullmatch(name))} if at.is_folder else {}
     parts: list[RankPart] = []
     problems: list[Problem] = list(at.problems)
@@ -196,7 +201,7 @@ def _open_ranks(at: DumpPath) -> Dump | None:
             dump = _ask_readers(below)
             dump = _open_steps(below) if dump is None else dump
         except DumpError as error:
-            problems.append(_broken_step(name, error))
+            problems.append(_broken_folder(name, error))
             continue
         if dump is None:
             problems.append(Problem(name, "holds no tensors we know, though other ranks may; look into it", True))
@@ -218,15 +223,15 @@ def _open_ranks(at: DumpPath) -> Dump | None:
     return _with_leftovers(at, whole, matches)
 
 
-def _broken_step(name: str, error: DumpError) -> Problem:
-    """A step whose files cannot be opened."""
+def _broken_folder(name: str, error: DumpError) -> Problem:
+    """The problem for a step or rank whose files cannot be opened."""
     if isinstance(error, BadFile):
         return Problem(f"{name}/{Path(error.path).name}", error.problem, is_unread=True)
     return Problem(name, f"cannot be opened ({error}); capture it again, or remove it", is_unread=True)
 
 
 def _step_folders(at: DumpPath) -> tuple[dict[int, str], tuple[Problem, ...]]:
-    """The folder of each step, and the folders left out because another has that number too."""
+    """The folder of each step, and problems for folders left out because another one has the same number."""
     steps = {name: step for name in at.folders if (step := step_of(name)) is not None}
     folders: dict[int, str] = {}
     for name in sorted(steps, key=lambda name: (natural_key(name), name)):
@@ -238,22 +243,22 @@ def _step_folders(at: DumpPath) -> tuple[dict[int, str], tuple[Problem, ...]]:
     )
 
 
-def _why_not(at: DumpPath) -> str:
+def _why_no_dump(at: DumpPath) -> str:
     if not at.is_folder:
-        if why := why_stand_in(at.head):
+        if why := why_not_fetched(at.head):
             return why
         return f"is not a tensor file we know ({_KNOWN}); {_ways_out(at.path.suffix.lower())}"
     if not at.files and not at.folders:
         left = f"; {at.problems[0].file} {at.problems[0].sentence}" if at.problems else ""
         return f"is an empty folder; was the dump written somewhere else?{printable(left)}"
-    if stand_in := _first_stand_in(at):
+    if stand_in := _why_first_not_fetched(at):
         return stand_in
     return f"holds no tensors we know ({_KNOWN}){_dumps_below(at)}"
 
 
-def _first_stand_in(at: DumpPath) -> str:
-    """What is said of a folder whose files were never fetched; nothing where none is so."""
-    for name in at.with_suffix(".bin", ".ckpt")[:_LOOKED_INTO]:
+def _why_first_not_fetched(at: DumpPath) -> str:
+    """Why a folder's first file is only a placeholder that was never downloaded; empty if there is none."""
+    for name in at.with_suffix(".bin", ".ckpt")[:_MOST_FOLDERS]:
         try:
             open_buffer(at.path / name)
         except BadFile as error:
@@ -275,34 +280,34 @@ def _ways_out(suffix: str) -> str:
 
 
 def _dumps_below(at: DumpPath) -> str:
-    """What to open instead: the folders below this one that are dumps by themselves."""
-    found = _nearest_dumps(at)
-    if len(found) == 1:
-        return f"; did you mean {printable(at.path / found[0])}?"
-    if found:
-        some = ", ".join(map(printable, found[:3]))
+    """A hint about subfolders that are dumps themselves."""
+    dumps = _nearest_dumps(at)
+    if len(dumps) == 1:
+        return f"; did you mean {printable(at.path / dumps[0])}?"
+    if dumps:
+        names = ", ".join(map(printable, dumps[:3]))
         return (
-            f"; {len(found)} of its folders are dumps of their own ({some}{', …' if len(found) > 3 else ''}): name one"
+            f"; {len(dumps)} of its folders are dumps of their own ({names}{', …' if len(dumps) > 3 else ''}): name one"
         )
     return ""
 
 
 def _nearest_dumps(at: DumpPath) -> list[str]:
-    """The folders that are dumps, as few levels down as there are any, by their paths from here."""
-    names = at.folders[:_LOOKED_INTO]
-    for _ in range(_DEEPEST):
-        found, deeper = [], []
-        for name in names[:_LOOKED_INTO]:
+    """The subfolders that are dumps, on the first level that has any, by their relative paths."""
+    names = at.folders[:_MOST_FOLDERS]
+    for _ in range(_MOST_LEVELS):
+        dumps, deeper = [], []
+        for name in names[:_MOST_FOLDERS]:
             below = DumpPath(at.path / name)
             try:
                 is_dump = _ask_readers(below) is not None or _open_numbered(below) is not None
             except (DumpError, OSError):
                 continue
             if is_dump:
-                found.append(name)
+                dumps.append(name)
             elif not below.path.is_symlink():
-                deeper += [f"{name}/{folder}" for folder in below.folders[:_LOOKED_INTO]]
-        if found:
-            return found
+                deeper += [f"{name}/{folder}" for folder in below.folders[:_MOST_FOLDERS]]
+        if dumps:
+            return dumps
         names = deeper
     return []

@@ -1,8 +1,7 @@
 """The element types we read, each under one name.
 
-numpy has no bfloat16 and no 8-bit floats; ml_dtypes registers them as real numpy dtypes, so a tensor is an
-ordinary ``ndarray`` everywhere in tensordiff, whatever its type. Every reader maps its own codes to the
-names used here.
+numpy has no bfloat16 and no 8-bit floats; ml_dtypes registers them as real numpy dtypes, so a tensor is an ordinary
+``ndarray`` everywhere in tensordiff, whatever its dtype. Every reader maps its own codes to the names used here.
 """
 
 from __future__ import annotations
@@ -33,20 +32,28 @@ DTYPES: dict[str, DType] = {name: np.dtype(name) for name in _NUMPY} | {
 
 @lru_cache(maxsize=256)
 def name_of(dtype: DType) -> str:
-    """A dtype's name. Cached, because numpy builds it anew each time, which shows at 20,000 pairs a second."""
+    """The name of a dtype.
+
+    Cached, since numpy builds it anew each time, which is noticeable at 20,000 pairs a second.
+    """
     return dtype.name
 
 
 def has_zero(dtype: DType) -> bool:
-    """Whether a type holds a zero; one of nothing but powers of two does not."""
+    """Whether a dtype can represent zero; one that holds only powers of two cannot."""
     return name_of(dtype) != "float8_e8m0fnu"
 
 
 def is_float(dtype: DType) -> bool:
-    """Whether values are rounded: floats of any width, complex included."""
+    """Whether values are rounded: floats of any width, including complex ones."""
     return dtype.kind in "fc" or dtype.name in _ML
 
 
+def is_integral(dtype: DType) -> bool:
+    """Whether values are integers or booleans."""
+    return dtype.kind in "iub"
+
+
 def is_real_float(dtype: DType) -> bool:
-    """Whether values are floats of any width, and not complex."""
+    """Whether values are floats of any width, but not complex."""
     return dtype.kind != "c" and is_float(dtype)

@@ -1,10 +1,10 @@
 """Reading the bytes of a dump's files: the only code that opens them, or parses their JSON.
 
-Files are mapped, never read whole, unless they are so small that reading is quicker. Those in a store are read in
-ranges (``open_buffer``), or fetched whole for readers that need them so (``map_file``). Whatever a
-header claims about offsets and shapes is checked here, once, before numpy sees it. A file that changes
-after that is noticed in ``mappings``, or here when it is mapped again. JSON is read more strictly than
-``json.loads`` does: a key given twice is an error, since either could be meant.
+Files are mapped, not read whole, unless they are so small that reading is quicker. Files in a store are read in ranges
+(``open_buffer``), or fetched whole for readers that need that (``map_file``). Offsets and shapes that a header claims
+are checked here, once, before numpy sees them. A file that changes afterwards is noticed in ``mappings``, or here when
+it is mapped again. JSON is read more strictly than by ``json.loads``: a repeated key is an error, since either value
+could be meant.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Spec, StoredTensor
 from tensordiff.dump.readers import SUFFIXES
 from tensordiff.errors import BadFile
-from tensordiff.util.mappings import map_pages, refuse_lost
+from tensordiff.util.mappings import map_pages, raise_if_lost
 from tensordiff.util.memory import shortage
 from tensordiff.util.remote import RemotePath, known_remote
 from tensordiff.util.remote.ranges import RangeFile
@@ -34,7 +34,7 @@ from tensordiff.util.remote.ranges import RangeFile
 Bytes = mmap.mmap | bytes
 """A file's bytes in memory."""
 Buffer = Bytes | RangeFile
-"""The same, or a remote file: it has a length and gives slices, and ``view_buffer`` makes tensors of it."""
+"""The same, or a remote file, which has a length and can be sliced; ``view_buffer`` makes tensors of it."""
 
 NOT_A_FILE = "is a pipe, a socket or a device, not a file; write what it gives to a file"
 
@@ -42,11 +42,11 @@ MAX_RANK = 64  # numpy's own limit
 _MAX_BYTES = (1 << 63) - 1  # numpy's own limit
 _MOST_MAPPED = 64
 _READ_BELOW = 1 << 16  # under this, one read() costs less than mapping and unmapping
-_FIRST_READ = 1 << 14  # read before asking for the size: for most files of a large folder this is all of it
+_FIRST_READ = 1 << 14  # read before asking for the size: in a large folder, most files are no longer than this
 
 
 def map_file(path: str | os.PathLike[str]) -> Bytes:
-    """Map a file for reading; a small one is simply read. One in a store is fetched whole."""
+    """Map a file for reading; a small one is simply read, and one in a store is fetched whole."""
     if (remote := known_remote(path)) is not None:
         return _range_file(remote).whole()
     return _map_local(path)
@@ -60,10 +60,14 @@ def _map_local(path: str | os.PathLike[str]) -> Bytes:
         raise BadFile(path, f"cannot be opened ({reason(error)})") from error
     try:
         head = os.read(handle, _FIRST_READ)
-        if head[:1] in _OF_STAND_INS and os.fspath(path).lower().endswith(_TENSORS) and (why := why_stand_in(head)):
+        if (
+            head[:1] in _FIRST_BYTES_IF_NOT_FETCHED
+            and os.fspath(path).lower().endswith(_TENSOR_SUFFIXES)
+            and (why := why_not_fetched(head))
+        ):
             raise BadFile(path, why)
         if len(head) < _FIRST_READ:
-            return head or _nothing(handle, path)
+            return head or _empty_content(handle, path)
         size = os.fstat(handle).st_size
         if size < _READ_BELOW:
             return head + os.read(handle, max(size - len(head), 0))
@@ -76,12 +80,15 @@ def _map_local(path: str | os.PathLike[str]) -> Bytes:
         os.close(handle)
 
 
-_OF_STAND_INS = (b"v", b"<")
-_TENSORS = (*SUFFIXES, ".bin", ".ckpt")
+_FIRST_BYTES_IF_NOT_FETCHED = (b"v", b"<")
+_TENSOR_SUFFIXES = (*SUFFIXES, ".bin", ".ckpt")
 
 
-def why_stand_in(head: bytes) -> str | None:
-    """What stands in the place of a file that was never fetched, by its first bytes; None where it may be the file."""
+def why_not_fetched(head: bytes) -> str | None:
+    """Why a file is only a placeholder for one that was never downloaded; None if it may be the file.
+
+    ``head`` is its first bytes.
+    """
     if head.startswith(b"version https://git-lfs"):
         return "is a Git LFS pointer and not the file itself; fetch that with git lfs pull"
     if head[:15].lower().startswith((b"<!doctype html", b"<html")):
@@ -90,13 +97,13 @@ def why_stand_in(head: bytes) -> str | None:
 
 
 def open_buffer(path: str | os.PathLike[str]) -> Buffer:
-    """A file for readers that take slices of it and tensors by ``view_buffer``: one in a store is read in ranges."""
+    """Open a file for readers that slice it and make tensors by ``view_buffer``; one in a store is read in ranges."""
     remote = known_remote(path)
     return _map_local(path) if remote is None else _range_file(remote)
 
 
 def in_memory(buffer: Buffer) -> Bytes:
-    """A file's bytes for readers that need all of them; those of a remote one are fetched."""
+    """A file's bytes for readers that need all of them; a remote file is fetched."""
     return buffer.whole() if type(buffer) is RangeFile else buffer
 
 
@@ -106,8 +113,8 @@ def _range_file(path: RemotePath) -> RangeFile:
     return RangeFile(path, path.stat().st_size)
 
 
-def _nothing(handle: int, path: str | os.PathLike[str]) -> bytes:
-    """What an empty file holds. What is empty and no file may be anything, and is refused."""
+def _empty_content(handle: int, path: str | os.PathLike[str]) -> bytes:
+    """The content of an empty file. Something empty that is no regular file could be anything, and is refused."""
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         raise BadFile(path, NOT_A_FILE)
     return b""
@@ -119,58 +126,62 @@ def reason(error: Exception) -> str:
 
 
 class FileVersion(NamedTuple):
-    """What changes where a file is written to, or another one is put in its place."""
+    """Changes if a file is written to, or replaced by another."""
 
     size: int
     modified_ns: int
 
 
 def version_of(path: Path) -> FileVersion | None:
-    """The version of a file that is there now; None where it cannot be asked."""
+    """The version of a file as it is now; None if that cannot be determined."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
         return None
-    return FileVersion(found.st_size, found.st_mtime_ns)
+    return FileVersion(status.st_size, status.st_mtime_ns)
 
 
 @dataclass(frozen=True, eq=False)
 class MappedFile:
-    """A file shared by many entries, mapped when one of them is read."""
+    """A file shared by many entries, which is mapped when the first of them is read."""
 
     path: Path
     version: FileVersion | None = None
-    """Of the file whose header was read: another one has other tensors at these offsets. None where it may grow."""
+    """The version whose header was read; a newer one may have other tensors at these offsets. None if the file may
+    grow."""
 
     _mapped: Buffer | None = field(default=None, init=False, repr=False)
 
     @property
     def buffer(self) -> Buffer:
-        """The whole file. Only the last 64 stay mapped: each keeps a file open, and a process may open only so many."""
+        """The whole file.
+
+        Only the last 64 files stay mapped, since each keeps a file open and a process may open only so many.
+        """
         buffer = self._mapped
         if buffer is None:
             buffer = self._map()
             object.__setattr__(self, "_mapped", buffer)
             _unmap_oldest(self)
-        refuse_lost(buffer)
+        raise_if_lost(buffer)
         return buffer
 
     def _map(self) -> Buffer:
         buffer, version = open_buffer(self.path), self.version
-        # Where it became shorter, the tensors that are cut off say so themselves.
+        # If it became shorter, reading a tensor that is cut off gives a better error.
         if version is not None and len(buffer) >= version.size and version_of(self.path) != version:
             raise BadFile(self.path, "was written to or replaced after it was opened; open the dump again")
         return buffer
 
 
-_mapped_lately: deque[ref[MappedFile]] = deque()
-"""In the order they were mapped. Not held: a file of a dump that is closed is closed with it."""
+_recently_mapped: deque[ref[MappedFile]] = deque()
+"""In the order they were mapped. Weak references: closing a dump closes its files."""
 
 
 def _unmap_oldest(newest: MappedFile) -> None:
-    _mapped_lately.append(ref(newest))
-    if len(_mapped_lately) > _MOST_MAPPED and (oldest := _mapped_lately.popleft()()) is not None:
-        object.__setattr__(oldest, "_mapped", None)  # whoever reads from it holds it as long
+    _recently_mapped.append(ref(newest))
+    if len(_recently_mapped) > _MOST_MAPPED and (oldest := _recently_mapped.popleft()()) is not None:
+        object.__setattr__(oldest, "_mapped", None)  # arrays that were read from it keep it mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +199,7 @@ class FileTensor:
 
 
 def flat_part(stored: StoredTensor, begin: int, end: int) -> StoredTensor | None:
-    """The flat elements ``begin`` to ``end`` of a tensor as one of its own; None where it does not lie in one place."""
+    """The flat elements ``begin`` to ``end`` of a tensor as a tensor; None if it is not contiguous in one file."""
     contiguous = getattr(stored, "contiguous", None)
     whole = contiguous() if contiguous is not None else stored
     if not isinstance(whole, FileTensor) or whole.strides is not None or not whole.spec.dtype.isnative:
@@ -205,7 +216,7 @@ def view_buffer(
     strides: tuple[int, ...] | None = None,
 ) -> Array:
     """Part of a buffer as a tensor, after checking that it lies inside."""
-    refuse_lost(buffer)
+    raise_if_lost(buffer)
     shape, dtype = spec
     room = len(buffer) - math.prod(shape) * dtype.itemsize
     if strides is None and 0 <= offset <= room and min(shape, default=1) > 0 and len(shape) <= MAX_RANK:
@@ -231,18 +242,18 @@ def view_buffer(
 
 
 def is_possible(spec: Spec) -> bool:
-    """Whether numpy can hold a shape; an empty one may still claim more than that."""
+    """Whether numpy can hold a shape; an empty tensor may still claim more than that."""
     shape, dtype = spec
     return len(shape) <= MAX_RANK and _numpy_size(shape) * dtype.itemsize <= _MAX_BYTES
 
 
 def _numpy_size(shape: tuple[int, ...]) -> int:
-    """The size numpy checks against its limit, where an empty dimension counts as 1."""
+    """The size that numpy checks against its limit; an empty dimension counts as 1."""
     return math.prod(max(n, 1) for n in shape) if min(shape, default=0) >= 0 else _MAX_BYTES + 1
 
 
 def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """How many elements past its start a strided tensor reaches. torch writes no negative strides."""
+    """How many elements from its start a strided tensor extends. torch writes no negative strides."""
     if 0 in shape:
         return 0
     if any(s < 0 for s in strides) or len(strides) != len(shape):
@@ -251,7 +262,10 @@ def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 
 def refuse_beyond_memory(path: str | os.PathLike[str], what: str, nbytes: int, instead: str) -> None:
-    """Refuse values that must be copied and for which there is no memory: ``its member x unpacks to``."""
+    """Refuse values that must be copied if there is not enough memory.
+
+    ``what`` is a phrase like ``its member x unpacks to``.
+    """
     if numbers := shortage(nbytes):
         raise BadFile(path, f"{what} {numbers}; {instead}")
 
@@ -275,4 +289,4 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 STRICT_JSON = json.JSONDecoder(object_pairs_hook=_unique_keys)
-"""Decodes many small texts as strictly as ``parse_json`` does; its errors are for callers that parse the whole then."""
+"""Decodes many small texts as strictly as ``parse_json``. On an error, callers parse the whole for a proper message."""

@@ -1,10 +1,12 @@
-"""Where a dump lies: a file, or a folder whose files make one dump together.
+"""Where a dump lies: a file, or a folder whose files together make one dump.
 
-``DumpPath`` is what every reader is shown: the path, the names of a folder's files, and the first
-bytes of a file. A dump may come from a stranger, so a folder's files must lie in that folder: links
-out of it are listed as problems and not followed, and so are pipes, sockets and devices. Formats that
-keep several tensors a file open each file by itself with ``open_parts``: one that cannot be read is a
-problem, and the rest stay usable.
+``DumpPath`` is what every reader is given: the path, the names of a folder's files, and the first bytes of a file. A
+dump may come from a stranger, so a folder's files must lie in that folder: links that lead out of it are reported and
+not followed, and so are pipes, sockets and devices. Formats with several tensors per file open each file by itself with
+``open_parts``: one that cannot be read is a problem, and the others stay usable.
+
+``list_tree`` lists the files at any depth, for tools that write nested folders. A reader of a tree says which files it
+used, and ``unused`` reports what else in it looks like tensors.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +29,7 @@ from tensordiff.util.remote import RemotePath
 from tensordiff.util.remote.store import listing
 
 RANK_FOLDER = re.compile(r"(?:tp_?)?rank_?(\d{1,6})", re.IGNORECASE)
-"""Folders of one rank each."""
+"""A folder with the files of one rank."""
 _NAMELESS = frozenset(("data", "tensor", "value"))
 """Keys under which tools keep the only tensor of a file: transformers' debugger writes ``data``."""
 
@@ -38,7 +40,7 @@ class DumpPath:
 
     path: Path
     selected: str = ""
-    """Which of several runs in one file is meant: what stands after ``::``."""
+    """The text after ``::``, which selects one of several runs in a file."""
 
     @property
     def given(self) -> Path:
@@ -52,7 +54,7 @@ class DumpPath:
 
     @property
     def folder(self) -> Path:
-        """The folder itself, or the one that the file lies in."""
+        """The folder itself, or the folder of the file."""
         return self.path if self.is_folder else self.path.parent
 
     @cached_property
@@ -76,7 +78,7 @@ class DumpPath:
 
     @property
     def has_steps(self) -> bool:
-        """Whether folders in it are numbered, as the steps of a run are."""
+        """Whether it has subfolders with numbers, like the steps of a run."""
         return any(step_of(name) is not None for name in self.folders)
 
     def with_suffix(self, *suffixes: str) -> list[str]:
@@ -90,24 +92,24 @@ class DumpPath:
 
     @cached_property
     def _endings(self) -> set[str]:
-        """What each file's name has from its last dot on; of one without a dot, its last letter."""
+        """The part of each file's name from its last dot on; for a name without a dot, its last letter."""
         return {name[name.rfind(".") :].lower() for name in self.files}
 
     def without(self, names: Collection[str]) -> DumpPath:
-        """The same folder without some of its files, and without the folders in it."""
+        """The same folder without some of its files, and without its subfolders."""
         rest = DumpPath(self.path)
         left = [name for name in self.files if name not in names]
-        rest.__dict__["_listing"] = Listing(left, [], list(self.problems))  # the place of a cached property
+        rest.__dict__["_listing"] = Listing(left, [], list(self.problems))  # where the cached property is stored
         return rest
 
     @cached_property
     def head(self) -> bytes:
-        """The first 64 bytes of a file, by which formats are told apart; empty for a folder."""
+        """The first 64 bytes of a file, by which formats are recognized; empty for a folder."""
         return b"" if self.is_folder else open_buffer(self.path)[:64]
 
 
 class Listing(NamedTuple):
-    """What lies in a folder: regular files and folders in natural order, and what is neither."""
+    """The content of a folder: regular files and subfolders in natural order, and problems for what is neither."""
 
     files: list[str]
     folders: list[str]
@@ -115,27 +117,30 @@ class Listing(NamedTuple):
 
 
 def list_folder(folder: Path) -> Listing:
-    """List a folder. Links to elsewhere, and pipes, sockets and devices named as tensor files, are problems."""
-    found = Listing([], [], [])
+    """List a folder.
+
+    Links that lead out of it, and pipes, sockets and devices that are named like tensor files, are problems.
+    """
+    result = Listing([], [], [])
     if isinstance(folder, RemotePath):
         return _list_remote(folder)
     try:
         with os.scandir(folder) as items:
             for item in items:
                 if item.is_symlink() and (why := _bad_link(folder, item.name)):
-                    found.problems.append(Problem(item.name, why, is_unread=_may_hold_tensors(item)))
+                    result.problems.append(Problem(item.name, why, is_unread=_may_hold_tensors(item)))
                 elif item.is_file():
-                    found.files.append(item.name)
+                    result.files.append(item.name)
                 elif item.is_dir():
-                    found.folders.append(item.name)
+                    result.folders.append(item.name)
                 elif _may_hold_tensors(item):
-                    found.problems.append(Problem(item.name, NOT_A_FILE, is_unread=True))
+                    result.problems.append(Problem(item.name, NOT_A_FILE, is_unread=True))
     except OSError as error:
         raise NotADump(f"{printable(folder)}: cannot be listed ({reason(error)})") from error
-    found.files.sort(key=natural_key)
-    found.folders.sort(key=natural_key)
-    found.problems.sort(key=lambda problem: natural_key(problem.file))
-    return found
+    result.files.sort(key=natural_key)
+    result.folders.sort(key=natural_key)
+    result.problems.sort(key=lambda problem: natural_key(problem.file))
+    return result
 
 
 def _list_remote(folder: RemotePath) -> Listing:
@@ -148,7 +153,7 @@ def _list_remote(folder: RemotePath) -> Listing:
 
 
 def list_below(folder: Path) -> Listing:
-    """List a folder in a dump; one that may not be listed is empty but for that problem."""
+    """List a subfolder of a dump; if it cannot be listed, it is empty except for that problem."""
     try:
         return list_folder(folder)
     except NotADump:
@@ -156,11 +161,11 @@ def list_below(folder: Path) -> Listing:
 
 
 def _may_hold_tensors(item: os.DirEntry[str]) -> bool:
-    """Whether something is named as a tensor file, or is a folder, if only by a link."""
-    return item.name.lower().endswith(SUFFIXES) or step_of(item.name) is not None or _is_dir(item)
+    """Whether an item is named like a tensor file, or is a folder or a link to one."""
+    return item.name.lower().endswith(SUFFIXES) or step_of(item.name) is not None or _is_folder(item)
 
 
-def _is_dir(item: os.DirEntry[str]) -> bool:
+def _is_folder(item: os.DirEntry[str]) -> bool:
     try:
         return item.is_dir()
     except OSError:  # a link in a loop; its name was looked at already
@@ -168,7 +173,7 @@ def _is_dir(item: os.DirEntry[str]) -> bool:
 
 
 def _bad_link(folder: Path, name: str) -> str | None:
-    """Why a symbolic link is not followed; None where it is."""
+    """Why a symbolic link is not followed; None if it is."""
     try:
         target = (folder / name).resolve(strict=True)
     except (OSError, RuntimeError) as error:
@@ -180,8 +185,46 @@ def _bad_link(folder: Path, name: str) -> str | None:
     return "is a link to outside the dump; open its target itself if you trust it"
 
 
+MOST_FILES = 200_000
+MOST_DEPTH = 24
+
+
+class Tree(NamedTuple):
+    """The files of a tree, by relative paths with ``/`` in natural order, and what was left out of the listing."""
+
+    files: list[str]
+    problems: list[Problem]
+
+
+def list_tree(at: DumpPath) -> Tree:
+    """List every file below a folder, without hidden folders. Too many files or too deep folders are reported."""
+    files, problems = list(at.files), list(at.problems)
+    waiting = [(name, 1) for name in reversed(at.folders) if not name.startswith(".")]
+    while waiting:
+        name, depth = waiting.pop()
+        if depth > MOST_DEPTH or len(files) > MOST_FILES:
+            problems.append(Problem(name, "lies deeper, or beside more files, than is looked at; move it", True))
+            continue
+        try:
+            below = list_folder(at.path / name)
+        except NotADump:
+            problems.append(Problem(name, "cannot be listed; what it holds is not read", is_unread=True))
+            continue
+        files += (f"{name}/{file}" for file in below.files)
+        problems += (p._replace(file=f"{name}/{p.file}") for p in below.problems)
+        waiting += ((f"{name}/{n}", depth + 1) for n in reversed(below.folders) if not n.startswith("."))
+    return Tree(sorted(files, key=natural_key), problems)
+
+
+def unused(tree: Tree, used: Collection[str], looks_like_tensors: Callable[[str], bool]) -> Iterator[Problem]:
+    """Report the files of a tree that look like tensors and were not read."""
+    for file in tree.files:
+        if file not in used and looks_like_tensors(Path(file).name):
+            yield Problem(file, "is a tensor file that nothing in the dump names; it is not read", is_unread=True)
+
+
 def member_path(folder: Path, name: str) -> Path:
-    """Path of a file that a dump's own index names; it must lie in the folder."""
+    """The path of a file that a dump's own index names; it must lie in the folder."""
     path = folder / name
     if os.sep in name or "\0" in name or name in ("", ".", "..") or (path.is_symlink() and _bad_link(folder, name)):
         raise BadFile(folder, f"its index names {name!r}, which is not a file of this folder")
@@ -189,7 +232,7 @@ def member_path(folder: Path, name: str) -> Path:
 
 
 class FilePart(NamedTuple):
-    """One of the files that make a dump together."""
+    """One of the files that together make a dump."""
 
     file: str
     entries: list[Entry]
@@ -214,9 +257,9 @@ def open_parts(at: DumpPath, format_: str, names: list[str], open_part: Callable
 
 
 def join_parts(at: DumpPath, format_: str, parts: list[FilePart], problems: list[Problem]) -> Dump:
-    """One dump of several files. Its order is known only if that of each file is."""
+    """Make one dump of several files. Its order is known only if that of each file is."""
     parts = _as_steps(parts)
-    entries, duplicates = _first_of_each_name(_told_apart(parts))
+    entries, duplicates = _first_of_each_name(_named_by_file(parts))
     return Dump(
         path=at.path,
         format=format_,
@@ -234,14 +277,14 @@ def join_parts(at: DumpPath, format_: str, parts: list[FilePart], problems: list
 
 
 def name_files(files: Sequence[str], stem: Callable[[str], str]) -> list[tuple[str, str]]:
-    """A tensor's name for each file: the file's without its suffix, unless two would then be the same."""
+    """A tensor name for each file: the file's name without its suffix, unless that would not be unique."""
     names = [stem(file) for file in files]
     counts = Counter(names)
     return [(name if counts[name] == 1 else file, file) for name, file in zip(names, files, strict=True)]
 
 
-def _told_apart(parts: list[FilePart]) -> list[FilePart]:
-    """Files of one tensor each under a key that names no layer: the file's name is the tensor's."""
+def _named_by_file(parts: list[FilePart]) -> list[FilePart]:
+    """Name the tensor of each file after the file, if the key in each file names no layer (``data``, ``value``)."""
     keys = {item.name for part in parts for item in part.entries}
     if len(parts) == 1 or not keys <= _NAMELESS or any(len(part.entries) != 1 for part in parts):
         return parts
@@ -253,7 +296,7 @@ def _told_apart(parts: list[FilePart]) -> list[FilePart]:
 
 
 def _as_steps(parts: list[FilePart]) -> list[FilePart]:
-    """Files ``step_0``, ``step_1`` that hold the same names are the steps of one run."""
+    """Make files ``step_0``, ``step_1`` that hold the same names the steps of one run."""
     steps = {part.file: step_of(Path(part.file).stem) for part in parts}
     names = [{item.name for item in part.entries} for part in parts]
     if len(parts) < 2 or None in steps.values() or len(set(steps.values())) != len(parts):
@@ -266,7 +309,7 @@ def _as_steps(parts: list[FilePart]) -> list[FilePart]:
 
 
 def _first_of_each_name(parts: list[FilePart]) -> tuple[tuple[Entry, ...], list[Problem]]:
-    """Of a name that stands twice, in one file or in two, the first entry is kept and the other is a problem."""
+    """Keep the first entry of a name that occurs twice, in one file or in two, and report the other."""
     kept: dict[EntryKey, tuple[Entry, str]] = {}
     duplicates: list[Problem] = []
     for part in parts:

@@ -1,28 +1,29 @@
-"""What lies in a dump's folder, looks like tensors, and was not read.
+"""What was left out of a dump: files in its folder that look like tensors and were not read, and missing parts.
 
-A reader takes the files of its own format and no others. Whatever else looks like tensors is counted and
-named here as a ``Problem`` with ``is_unread``, so that nobody says of the dump that it agrees: a file of
-another format, a file that would open under any name, a folder that holds some. What lies beside tensors
-in ordinary folders is not mentioned: documents, reports, and in the folder of a Hugging Face checkpoint the
-same weights in another format and the state of its training.
+A reader takes the files of its own format and no others. Whatever else looks like tensors is counted and reported here
+as a ``Problem`` with ``is_unread``, so that the dump is never said to agree: a file of another format, a file that
+would open under any name, a folder that holds some. What usually lies beside tensors is not reported: documents and
+reports, and in the folder of a Hugging Face checkpoint the same weights in another format and the training state.
 
-Folders are searched by the names in them, without following links; a file is opened only where its name
-says nothing.
+Folders are searched by file names, without following links; a file is opened only if its name says nothing.
+
+Checkpoints of Hugging Face, MLX and llama.cpp are split into numbered parts (``model-00001-of-00003.safetensors``). A
+download that stopped, or one part given by itself, would otherwise pass for the whole (``missing_parts``).
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from tensordiff.dump.files import reason
-from tensordiff.dump.folders import DumpPath, list_below
+from tensordiff.dump.folders import DumpPath, Tree, list_below, list_tree, unused
 from tensordiff.dump.model import Problem
 from tensordiff.dump.names import natural_key
 from tensordiff.dump.readers import SUFFIXES, readers
-from tensordiff.dump.tree import Tree, list_tree, unused
 from tensordiff.errors import BadFile
 from tensordiff.util.remote import RemotePath
 
@@ -31,21 +32,21 @@ MOST_LOOKED_AT = 100_000
 _SHOWN = 3
 
 _OTHER_TOOLS = (".h5", ".hdf5")
-_TENSORS = (*SUFFIXES, *_OTHER_TOOLS)
-_COPIES = re.compile(
+_TENSOR_SUFFIXES = (*SUFFIXES, *_OTHER_TOOLS)
+_COPY_SUFFIX = re.compile(
     rf"({'|'.join(map(re.escape, SUFFIXES))})(~|\.(gz|xz|zst|bz2|lz4|zip|bak|old|orig|tmp|part|partial|incomplete|\d+))"
 )
-# Names that say what is in a file, and that it is no tensor: it is not opened to find out.
-_NO_TENSORS = frozenset((
+# Suffixes of files that hold no tensors, so that they need not be opened to find out.
+_SUFFIXES_WITHOUT_TENSORS = frozenset((
     ".txt", ".md", ".rst", ".json", ".jsonl", ".csv", ".tsv", ".toml", ".yaml", ".yml", ".xml", ".log", ".lock",
     ".html", ".css", ".js", ".ts", ".png", ".svg", ".jpg", ".jpeg", ".gif", ".pdf", ".ipynb", ".jinja", ".py",
     ".pyc", ".pyi", ".sh", ".c", ".h", ".cc", ".cpp", ".so", ".model", ".tiktoken", ".onnx", ".tar", ".gz", ".zip",
 ))  # fmt: skip
 
-_WEIGHTS = re.compile(
+_WEIGHT_FILE = re.compile(
     r"(model|adapter_model|diffusion_pytorch_model|consolidated)[^/]*\.safetensors|pytorch_model[^/]*\.bin"
 )
-_BESIDE_WEIGHTS = re.compile(
+_BESIDE_CHECKPOINT = re.compile(
     r"pytorch_model.*\.bin|tf_model.*\.h5|flax_model.*\.msgpack|consolidated.*\.pth|.*\.gguf"  # the same, once more
     r"|(optimizer|scheduler|scaler).*\.(pt|bin)|rng_state.*\.pth|training_args\.bin"  # how far training came
     r"|original|onnx|openvino|coreml|gguf|checkpoint-\d+|global_step\d+"
@@ -53,11 +54,11 @@ _BESIDE_WEIGHTS = re.compile(
 
 
 def leftovers(at: DumpPath, taken: Collection[str]) -> Iterator[Problem]:
-    """The files and folders of a dump's folder that look like tensors and are not among those a reader took."""
+    """Report the files and folders of a dump's folder that look like tensors and that no reader took."""
     files = [name for name in at.files if name not in taken]
     folders = [name for name in at.folders if name not in taken and not _is_ignored(at.path / name)]
     if (files or folders) and is_checkpoint(at.files, taken):
-        files, folders = ([n for n in names if not _BESIDE_WEIGHTS.fullmatch(n)] for names in (files, folders))
+        files, folders = ([n for n in names if not _BESIDE_CHECKPOINT.fullmatch(n)] for names in (files, folders))
     for name in files:
         if why := _why_left(at.path / name):
             yield Problem(name, why, is_unread=True)
@@ -67,36 +68,36 @@ def leftovers(at: DumpPath, taken: Collection[str]) -> Iterator[Problem]:
 
 
 def unread_within(at: DumpPath, folders: Collection[str], used: Iterable[Path]) -> list[Problem]:
-    """What looks like tensors in folders that a reader took, and is none of the files that it used.
+    """Report what looks like tensors in folders that a reader took, but is none of the files that it used.
 
-    Also what could not be listed there: links to elsewhere, pipes and devices.
+    Also reports what could not be listed there: links that lead out of the dump, pipes and devices.
     """
     tree = list_tree(at)
     names = {path.relative_to(at.path).as_posix() for path in used}
-    within = Tree(*([item for item in items if _top(item) in folders] for items in tree))  # type: ignore[arg-type]
-    return [*within.problems, *unused(within, names, is_named_as_tensors)]
+    below = Tree(*([item for item in items if _top_folder(item) in folders] for items in tree))  # type: ignore[arg-type]
+    return [*below.problems, *unused(below, names, is_named_as_tensors)]
 
 
-def _top(item: str | Problem) -> str:
-    """The folder of a dump that a file lies in; empty for one that lies in none."""
+def _top_folder(item: str | Problem) -> str:
+    """The first folder of a relative path; empty for a file at the top."""
     top, slash, _ = (item if isinstance(item, str) else item.file).partition("/")
     return top if slash or not isinstance(item, str) else ""
 
 
 def _is_ignored(folder: Path) -> bool:
-    """Whether a folder is hidden, or a link: what a link in the dump leads to is seen where it lies."""
+    """Whether a folder is hidden, or a link: what a link within the dump leads to is found where it lies."""
     return folder.name.startswith(".") or folder.is_symlink()
 
 
 def is_checkpoint(files: Collection[str], taken: Collection[str]) -> bool:
-    """Whether a folder is that of a Hugging Face checkpoint, of which these weights were read."""
-    return any(name.endswith("config.json") for name in files) and any(map(_WEIGHTS.fullmatch, taken))
+    """Whether a folder is a Hugging Face checkpoint whose weights were read."""
+    return any(name.endswith("config.json") for name in files) and any(map(_WEIGHT_FILE.fullmatch, taken))
 
 
 def _why_left(path: Path) -> str | None:
-    """Why a file looks like tensors that were left out; None where it does not."""
+    """Why a file looks like tensors that were left out; None if it does not."""
     name = path.name.lower()
-    if _COPIES.search(name):
+    if _COPY_SUFFIX.search(name):
         return "is a tensor file that is compressed, unfinished or a copy, and not read; unpack, rename or move it"
     if name.endswith(_OTHER_TOOLS):
         return "is a tensor file of another tool, which is not read; convert it, or move it elsewhere"
@@ -108,37 +109,37 @@ def _why_left(path: Path) -> str | None:
 def is_named_as_tensors(name: str) -> bool:
     """Whether a file's name says that it holds tensors."""
     name = name.lower()
-    return name.endswith(_TENSORS) or _COPIES.search(name) is not None
+    return name.endswith(_TENSOR_SUFFIXES) or _COPY_SUFFIX.search(name) is not None
 
 
 def opens_as_tensors(path: Path) -> bool:
     """Whether a file whose name says nothing would open as a tensor file."""
-    if os.path.splitext(path.name.lower())[1] in _NO_TENSORS:  # noqa: PTH122 - pathlib takes ten times as long
+    if os.path.splitext(path.name.lower())[1] in _SUFFIXES_WITHOUT_TENSORS:  # noqa: PTH122 - pathlib takes ten times as long
         return False
     at = DumpPath(path)
     try:
         _ = at.head
     except BadFile:
-        return False  # nothing says that it is a tensor file, so it is not ours to report
+        return False  # nothing says that it is a tensor file, so it is not reported
     try:
         return any(try_open(at) is not None for try_open in readers())
     except BadFile:
-        return True  # it begins as one and is damaged
+        return True  # it begins like one and is damaged
 
 
 class _Search:
-    """Looks for tensor files in the folders beside a dump, up to a number of names in all."""
+    """Searches for tensor files in the folders beside a dump, up to a number of names in total."""
 
     def __init__(self, most: int) -> None:
         self._left = most
 
     def problems(self, folder: Path) -> Iterator[Problem]:
-        """What a folder holds that was not read."""
+        """Report the tensor files of a folder that were not read."""
         unlisted: list[Problem] = []
-        if found := sorted(self._files(folder, unlisted), key=natural_key):
-            some = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
-            what = "1 tensor file that was" if len(found) == 1 else f"{len(found):,} tensor files that were"
-            why = f"holds {what} not read ({some:.300}); compare the folder by itself, or move it"
+        if names := sorted(self._files(folder, unlisted), key=natural_key):
+            shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+            what = "1 tensor file that was" if len(names) == 1 else f"{len(names):,} tensor files that were"
+            why = f"holds {what} not read ({shown:.300}); compare the folder by itself, or move it"
             yield Problem(folder.name, why, is_unread=True)
         yield from unlisted
         if self._left <= 0:
@@ -146,7 +147,7 @@ class _Search:
             yield Problem(folder.name, f"{why}; move what is no part of it", is_unread=True)
 
     def _files(self, folder: Path, unlisted: list[Problem]) -> Iterator[str]:
-        """Tensor files under a folder, with their paths from the dump."""
+        """The tensor files below a folder, by their paths from the dump."""
         waiting = [(folder, folder.name)]
         while waiting and self._left > 0:
             here, name = waiting.pop()
@@ -169,3 +170,35 @@ class _Search:
                             yield f"{name}/{item.name}"
             except OSError as error:
                 unlisted.append(Problem(name, f"cannot be listed ({reason(error)}); what it holds is not read", True))
+
+
+# --- parts of a set of files ------------------------------------------------------------------------
+
+_PART = re.compile(r"(?P<head>.*?)(?P<number>\d{1,6})-of-(?P<count>\d{1,6})(?P<tail>\.[^/]*)")
+
+
+def single_part_problem(file: str) -> Iterator[Problem]:
+    """Report a file that was given by itself and is one of several parts."""
+    if (match := _PART.fullmatch(file)) is not None and int(match["count"]) > 1:
+        why = f"is one of {int(match['count'])} parts, and the others were not read; give their folder"
+        yield Problem(file, why, is_unread=True)
+
+
+def missing_parts(files: Collection[str]) -> Iterator[Problem]:
+    """Report each set of parts, among the files that were read, of which some are missing."""
+    sets: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    widths: dict[tuple[str, str, str], int] = {}
+    for name in files:
+        if (match := _PART.fullmatch(name)) is not None:
+            key = match["head"], match["count"], match["tail"]
+            sets[key].add(int(match["number"]))
+            widths[key] = len(match["number"])
+    for key, numbers in sets.items():
+        head, count, tail = key
+        first = 0 if 0 in numbers else 1
+        missing = int(count) - sum(first <= number < first + int(count) for number in numbers)
+        if missing > 0:
+            number = next(k for k in range(first, first + int(count)) if k not in numbers)
+            name = f"{head}{number:0{widths[key]}d}-of-{count}{tail}"
+            which = "was" if missing == 1 else f"and {missing - 1} more of {int(count)} parts were"
+            yield Problem(name, f"{which} not read, though other parts of it were; fetch what is missing", True)

@@ -1,9 +1,8 @@
 """What is wrong with a dump, before any number is believed.
 
-``lint_headers`` finds what can be told without reading tensors. ``lint_values`` needs every entry read once,
-of which only a few facts are kept (a digest, whether it is all zero or holds NaN), so that memory does not
-grow with the dump. ``compare.lint`` finds the same things from values it has measured anyway, and words
-them by the functions here.
+``lint_headers`` finds what can be told without reading tensors. ``lint_values`` needs every entry read once and keeps
+only a few facts of each (a digest, whether it is all zero or holds NaN), so that memory does not grow with the dump.
+``compare.lint`` finds the same things from values it has measured anyway, and words them with the functions here.
 """
 
 from __future__ import annotations
@@ -40,48 +39,50 @@ class Finding(NamedTuple):
 
 
 def nan_findings(counts: Sequence[tuple[str, int]]) -> Iterator[Finding]:
-    """From the entries that hold NaN, in execution order, and how many each holds."""
+    """Findings about NaN, from the entries that hold some, in execution order, and how many each holds."""
     if counts:
         yield Finding(
-            "warning", counts[0][0], f"holds {counts[0][1]} NaN{_others(counts)}",
+            "warning", counts[0][0], f"holds {counts[0][1]} NaN{_other_entries(counts)}",
             "a NaN spreads to everything computed from it", "look for the first layer that has one",
         )  # fmt: skip
 
 
 def inf_findings(counts: Sequence[tuple[str, int]]) -> Iterator[Finding]:
-    """From the entries that hold +inf, and how many each holds. -inf is not counted: masks are made of it."""
+    """Findings about +inf, from the entries that hold some, and how many. -inf is not counted: masks consist of it."""
     if counts:
         yield Finding(
-            "warning", counts[0][0], f"holds {counts[0][1]} +inf{_others(counts)}",
+            "warning", counts[0][0], f"holds {counts[0][1]} +inf{_other_entries(counts)}",
             "it is an overflow, unless it is meant, and becomes NaN where it is subtracted or normalized",
             "look for the first layer that has one, and run that in a wider type",
         )  # fmt: skip
 
 
-def _others(counts: Sequence[tuple[str, int]]) -> str:
-    """The other entries that hold some."""
+def _other_entries(counts: Sequence[tuple[str, int]]) -> str:
+    """A phrase about the other entries that hold some."""
     names = [name for name, _ in counts[1:]]
-    return f", and {_counted(names, 'more entry holds', 'more entries hold')} some: {listed(names)}" if names else ""
+    return (
+        f", and {_count_phrase(names, 'more entry holds', 'more entries hold')} some: {listed(names)}" if names else ""
+    )
 
 
 def zero_findings(outputs: Sequence[str], inputs: Sequence[str]) -> Iterator[Finding]:
-    """From the names of outputs and of inputs that are all zero."""
+    """Findings about outputs and inputs that are all zero, from their names."""
     if outputs:
         yield Finding(
-            "warning", listed(outputs), f"{_counted(outputs, 'output is', 'outputs are')} all zero",
+            "warning", listed(outputs), f"{_count_phrase(outputs, 'output is', 'outputs are')} all zero",
             "a buffer that was never written looks like this", "check that the hook ran after the kernel did",
         )  # fmt: skip
     if inputs:
         yield Finding(
-            "note", listed(inputs), f"{_counted(inputs, 'input is', 'inputs are')} all zero",
+            "note", listed(inputs), f"{_count_phrase(inputs, 'input is', 'inputs are')} all zero",
             "an empty cache or a first state is; activations that were recorded too early look the same",
             "check that it was copied when the layer was called",
         )  # fmt: skip
 
 
 def identical_findings(groups: Iterable[Sequence[str]]) -> Iterator[Finding]:
-    """From groups of entries of several blocks that hold the same bytes, each in execution order."""
-    yield from _few(
+    """Findings about groups of entries of several blocks that hold the same bytes, each in execution order."""
+    yield from _first_few(
         Finding(
             "warning", listed(others), f"{'is' if len(others) == 1 else 'are'} byte for byte {first}",
             "a replayed graph or a reused buffer gives every layer the same values",
@@ -92,19 +93,19 @@ def identical_findings(groups: Iterable[Sequence[str]]) -> Iterator[Finding]:
 
 
 def broken_chain_findings(breaks: Iterable[tuple[str, str]]) -> Iterator[Finding]:
-    """From inputs of blocks that are not the output of the block before, each with that output."""
-    yield from _few(
+    """Findings about inputs of blocks that are not the output of the previous block, each with that output."""
+    yield from _first_few(
         Finding(
-            "warning", given, f"is not what {gave} gave",
+            "warning", block_input, f"is not what {previous_output} gave",
             "one of the two was overwritten after it was recorded, or something runs between the blocks",
             "copy tensors inside the hook; compare the blocks' inputs, not only their outputs",
         )
-        for given, gave in breaks
+        for block_input, previous_output in breaks
     )  # fmt: skip
 
 
-def _few(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """The first of a kind, and one that counts the rest."""
+def _first_few(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """The first findings of a kind, and one that counts the rest."""
     last = None
     for last in islice(findings, SHOWN):
         yield last
@@ -118,15 +119,15 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _counted(names: Sequence[str], one: str, many: str) -> str:
+def _count_phrase(names: Sequence[str], one: str, many: str) -> str:
     return f"{len(names)} {one if len(names) == 1 else many}"
 
 
 # Numbered modules that run one after the other, unlike experts or shards.
 _BLOCK = re.compile(r"(?:layers?|blocks?|(?:^|\.)h)\.(\d{1,9})$")
 # What depends only on positions is the same in every block.
-_SHARED = re.compile(r"rotary|rope|position|mask|alibi|relative", re.I)
-# What is often all zero: masks that hide nothing, positions, ids, empty caches.
+_SAME_IN_ALL_BLOCKS = re.compile(r"rotary|rope|position|mask|alibi|relative", re.I)
+# Tensors that are often all zero: masks that hide nothing, positions, ids, empty caches.
 _OFTEN_ZERO = re.compile(r"mask|bias|alibi|position|cache|past|ids?$|types?$|ind(ex|ices)|len|offset|step", re.I)
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)")
 _CHUNK = 1 << 18
@@ -141,7 +142,7 @@ class EntryFacts(NamedTuple):
     is_zero: bool
     nan: int
     inf: int
-    """How many +inf."""
+    """How many elements are +inf."""
 
 
 def lint_headers(dump: Dump) -> Iterator[Finding]:
@@ -170,7 +171,7 @@ def lint_headers(dump: Dump) -> Iterator[Finding]:
 
 
 def arithmetic_findings(dump: Dump) -> Iterator[Finding]:
-    """Arithmetic that is coarser than the types of the dump let one think."""
+    """Findings about arithmetic that is less precise than the dtypes of the dump suggest."""
     if (where := tf32_in(dump)) != "nowhere":
         what = "matrix products" if where == "everywhere" else "convolutions"
         yield Finding(
@@ -188,7 +189,7 @@ def arithmetic_findings(dump: Dump) -> Iterator[Finding]:
 
 
 def _problem_findings(problems: Sequence[Problem], level: Level) -> Iterator[Finding]:
-    """What was left out: the first few, and how many more. Tensors that were not read are errors, as for compare."""
+    """Findings about what was left out: the first few, and a count. Unread tensors are errors, as for ``compare``."""
     why = "what it holds is not compared, so the dump cannot be said to agree" if level == "error" else "it is left out"
     for problem in problems[:SHOWN]:
         if problem.do:
@@ -228,13 +229,13 @@ def facts_of(entry: Entry) -> EntryFacts:
 
 
 def chunks(array: Array) -> Iterator[Array]:
-    """The elements in flat parts, small enough that temporary arrays stay small."""
+    """The elements in flat parts, so that temporary arrays stay small."""
     flat = array.reshape(-1)
     return (flat[begin : begin + _CHUNK] for begin in range(0, flat.size, _CHUNK))
 
 
 def overflows(part: Array) -> int:
-    """How many elements are +inf; of complex numbers, infinite in any way."""
+    """How many elements are +inf; for complex numbers, how many are infinite in any way."""
     infinite = np.isinf(part)
     with np.errstate(invalid="ignore"):  # some types warn where a NaN is compared
         return int(np.count_nonzero(infinite if part.dtype.kind == "c" else infinite & (part > 0)))
@@ -248,11 +249,11 @@ def lint_values(facts: Iterable[EntryFacts]) -> Iterator[Finding]:
     zeros = [fact.entry for fact in read if fact.is_zero and is_never_zero(fact.entry)]
     yield from zero_findings(*by_port(zeros))
     yield from identical_findings(_identical(read))
-    yield from broken_chain_findings(_breaks(read))
+    yield from broken_chain_findings(_broken_chains(read))
 
 
 def is_never_zero(entry: Entry) -> bool:
-    """Whether all zeros here are suspicious: float outputs, and others whose name does not suggest a mask or index."""
+    """Whether all zeros would be suspicious: float outputs, and others whose name does not suggest a mask or index."""
     dtype = entry.spec.dtype
     if entry.spec.size == 1 or not (is_float(dtype) or dtype.kind in "iu"):
         return False
@@ -261,7 +262,7 @@ def is_never_zero(entry: Entry) -> bool:
 
 
 def by_port(entries: Iterable[Entry]) -> tuple[list[str], list[str]]:
-    """Names of outputs, and of inputs."""
+    """The names of outputs, and of inputs."""
     names: tuple[list[str], list[str]] = [], []
     for entry in entries:
         names[entry.is_input].append(entry.name)
@@ -269,7 +270,7 @@ def by_port(entries: Iterable[Entry]) -> tuple[list[str], list[str]]:
 
 
 def _identical(facts: list[EntryFacts]) -> Iterator[list[str]]:
-    """Groups of the same layer in several blocks with the same bytes: the capture saw one of them twice."""
+    """Groups of the same layer in several blocks with the same bytes: the capture recorded one of them twice."""
     groups: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for fact in facts:
         part = None if fact.is_constant else block_part(fact.entry)
@@ -279,15 +280,15 @@ def _identical(facts: list[EntryFacts]) -> Iterator[list[str]]:
 
 
 def block_part(entry: Entry) -> tuple[object, ...] | None:
-    """A key that an output shares with its counterparts in other blocks; None where equal values are normal."""
-    if entry.is_input or not is_float(entry.spec.dtype) or _SHARED.search(entry.layer):
+    """A key that an output shares with its counterparts in other blocks; None if equal values are normal."""
+    if entry.is_input or not is_float(entry.spec.dtype) or _SAME_IN_ALL_BLOCKS.search(entry.layer):
         return None
     layer = _NUMBER.sub("{i}", entry.layer)
     return (layer, entry.port, entry.step, entry.call) if "{i}" in layer else None
 
 
-def _breaks(facts: list[EntryFacts]) -> Iterator[tuple[str, str]]:
-    """Inputs of blocks that should hold the previous block's output and do not, where both were dumped in one shape."""
+def _broken_chains(facts: list[EntryFacts]) -> Iterator[tuple[str, str]]:
+    """Inputs of blocks that should hold the previous block's output and do not, if both were dumped in one shape."""
     outputs = {f.entry.call_key: f for f in facts if f.entry.port in ("output", "output_0")}
     inputs_of: dict[CallKey, list[EntryFacts]] = defaultdict(list)
     inputs_after: dict[CallKey, list[EntryFacts]] = defaultdict(list)
@@ -297,25 +298,29 @@ def _breaks(facts: list[EntryFacts]) -> Iterator[tuple[str, str]]:
                 if key in outputs and fact.entry.spec == outputs[key].entry.spec:
                     group[key].append(fact)
     for before, inputs in inputs_after.items():
-        given, gave = inputs[0], outputs[before]
-        if any(fact.digest == gave.digest for fact in inputs) or _runs_between(facts, gave, given):
+        block_input, previous_output = inputs[0], outputs[before]
+        if any(fact.digest == previous_output.digest for fact in inputs) or _comes_from_between(
+            facts, previous_output, block_input
+        ):
             continue
-        if not is_computed_between(given.entry, gave.entry, (fact.entry for fact in inputs_of[before])):
-            yield given.entry.name, gave.entry.name
+        if not is_computed_between(
+            block_input.entry, previous_output.entry, (fact.entry for fact in inputs_of[before])
+        ):
+            yield block_input.entry.name, previous_output.entry.name
 
 
-def _runs_between(facts: list[EntryFacts], gave: EntryFacts, given: EntryFacts) -> bool:
-    """Whether a block takes what a module gave that ran after the block before, as a norm between the blocks."""
-    inside = f"{given.entry.layer}."
-    between = facts[facts.index(gave) + 1 : facts.index(given)]
+def _comes_from_between(facts: list[EntryFacts], previous_output: EntryFacts, block_input: EntryFacts) -> bool:
+    """Whether a block's input is the output of a module that ran after the previous block, such as a norm."""
+    inside = f"{block_input.entry.layer}."
+    between = facts[facts.index(previous_output) + 1 : facts.index(block_input)]
     return any(
-        fact.digest == given.digest and not fact.entry.is_input and not fact.entry.layer.startswith(inside)
+        fact.digest == block_input.digest and not fact.entry.is_input and not fact.entry.layer.startswith(inside)
         for fact in between
     )
 
 
 def call_of_block_before(entry: Entry) -> CallKey:
-    """The same call of the block before, ``layers.3`` for ``layers.4``; the layer is empty where there is none."""
+    """The same call of the previous block, ``layers.3`` for ``layers.4``; the layer is empty if there is none."""
     block = _BLOCK.search(entry.layer)
     layer = f"{entry.layer[: block.start(1)]}{int(block[1]) - 1}" if block and int(block[1]) else ""
     return CallKey(layer, entry.step, entry.call)

@@ -1,8 +1,8 @@
-"""What a run left on disk, as the rest of tensordiff sees it.
+"""The data model of a dump, as the rest of tensordiff sees it.
 
-A ``Dump`` is an ordered collection of entries. An ``Entry`` is one named tensor, not yet loaded: ``spec``
-reads a header at most, ``read`` maps the bytes. Readers build these and nothing else, and only they know
-what the bytes of a format mean.
+A ``Dump`` is an ordered collection of entries. An ``Entry`` is one named tensor, not yet loaded: ``spec`` reads a
+header at most, ``read`` maps the bytes. Readers build these and nothing else, and only they know what the bytes of a
+format mean.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensordiff.util.mappings import count_losses, raise_losses
 
 
 class Spec(NamedTuple):
-    """What a header says of a tensor."""
+    """Shape and dtype of a tensor, as its header says."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -32,29 +32,29 @@ class Spec(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes the elements take when contiguous."""
+        """Bytes that the elements take when contiguous."""
         return self.size * self.dtype.itemsize
 
 
 class StoredTensor(Protocol):
-    """Where an entry's values come from. Both members raise ``BadFile`` where the file does not hold them."""
+    """Where an entry's values come from. Both members raise ``BadFile`` if the file does not hold them."""
 
     @property
     def spec(self) -> Spec:
         """Shape and dtype; reads a header at most."""
 
     def read(self) -> Array:
-        """The values, read-only, mapped without a copy where the layout allows."""
+        """The values, read-only, mapped without a copy if the layout allows."""
 
 
 class LiveTensor:
-    """A stored tensor that a running model has yet to compute: only the thread that compares reads it, in order."""
+    """A stored tensor that a running model has yet to compute: only the comparing thread reads it, in order."""
 
     __slots__ = ()
 
 
 class MemoryTensor(NamedTuple):
-    """A tensor in memory, in the place of one in a file."""
+    """A tensor in memory instead of a file."""
 
     array: Array
 
@@ -79,7 +79,7 @@ class Origin(NamedTuple):
 
 
 class CallKey(NamedTuple):
-    """One call of a layer. All the inputs and outputs of that call share it."""
+    """One call of a layer. All inputs and outputs of that call share it."""
 
     layer: str
     step: int
@@ -87,7 +87,7 @@ class CallKey(NamedTuple):
 
 
 class EntryKey(NamedTuple):
-    """One entry: no two entries of a dump have the same name, step and call."""
+    """Identifies an entry: no two entries of a dump have the same name, step and call."""
 
     name: str
     step: int
@@ -116,7 +116,7 @@ class Entry(NamedTuple):
         try:
             array = self.stored.read()
         except DumpError:
-            raise_losses(before, self.name)  # then this is why
+            raise_losses(before, self.name)  # a truncated file explains the error better
             raise
         if count_losses() != before:
             raise_losses(before, self.name)
@@ -124,7 +124,7 @@ class Entry(NamedTuple):
 
     @property
     def key(self) -> EntryKey:
-        """What tells this entry from the others of its dump."""
+        """Identifies this entry within its dump."""
         return EntryKey(self.name, self.step, self.call)
 
     @property
@@ -139,12 +139,12 @@ class Entry(NamedTuple):
 
     @property
     def is_gradient(self) -> bool:
-        """Whether this is a gradient: what the backward of a module was given or gave."""
+        """Whether this is a gradient: an input or output of a module's backward pass."""
         return is_backward(self.layer)
 
 
 def entry(name: str, stored: StoredTensor, step: int = 0) -> Entry:
-    """An entry by its name in a dump, which says layer, port and call."""
+    """Make an entry from its name in a dump, which contains layer, port and call."""
     layer, port, call = parse_name(name)
     return Entry(name, layer, port, call, step, stored)
 
@@ -157,7 +157,8 @@ class Problem(NamedTuple):
     is_unread: bool = False
     """Whether tensors were left out with it, so that the dump as a whole cannot be said to agree."""
     do: str = ""
-    """What to do about it, where nothing was left out and the dump is in doubt by itself; else it is dumped again."""
+    """What to do about it, if nothing was left out but the dump itself is doubtful; otherwise it is to be dumped again.
+    """
 
 
 @dataclass(frozen=True)
@@ -173,13 +174,13 @@ class Dump:
     interrupted: bool = False
     """Whether the capture ended before it finished."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """What the dump says of its run: source, framework, versions, device, token ids."""
+    """What the dump says about its run: source, framework, versions, device, token ids."""
     statistics: tuple[str, ...] = ()
-    """The statistics that entries hold in the place of values, in order; empty where they hold values."""
+    """The statistics that entries hold instead of values, in order; empty if they hold values."""
     is_summarized: bool = False
-    """Whether it holds values, and is only seen through statistics because the other side has no more."""
+    """Whether it holds values, but is viewed through statistics because the other side has no more."""
     parameters: tuple[Entry, ...] = field(default=(), repr=False)
-    """What the model holds, where a capture was asked for it (``--weights``); no part of ``entries``."""
+    """The model's parameters, if a capture was asked for them (``--weights``); not part of ``entries``."""
     files: frozenset[str] = field(default=frozenset(), repr=False)
     """Names in its folder that the reader took. ``leftovers`` looks at the others."""
 
@@ -190,31 +191,31 @@ class Dump:
     def unread(self) -> list[str]:
         """A sentence for everything that looks like tensors and was not read."""
         unread = (problem for problem in self.problems if problem.is_unread)
-        return [f"{self._place(p)}: {p.sentence}{f'; {p.do}' if p.do else ''}" for p in unread]
+        return [f"{self._path_of(p)}: {p.sentence}{f'; {p.do}' if p.do else ''}" for p in unread]
 
-    def _place(self, problem: Problem) -> Path:
+    def _path_of(self, problem: Problem) -> Path:
         is_itself = problem.file == self.path.name and not self.path.is_dir()
         return self.path if is_itself else self.path / problem.file
 
     @property
     def has_gradients(self) -> bool:
-        """Whether a backward was captured, too."""
+        """Whether the backward pass was captured, too."""
         return any(entry.is_gradient for entry in self.entries)
 
     def without_gradients(self) -> Dump:
-        """The forward alone."""
+        """The dump without the backward pass."""
         return replace(self, entries=tuple(entry for entry in self.entries if not entry.is_gradient))
 
     def with_parameters_apart(self) -> Dump:
-        """What the model holds is no entry of its run."""
+        """Move the parameters of the model out of the entries: they are not part of the run."""
         parameters = tuple(entry for entry in self.entries if entry.port == PARAMETER_PORT)
         if not parameters:
             return self
         entries = tuple(entry for entry in self.entries if entry.port != PARAMETER_PORT)
         return replace(self, entries=entries, parameters=parameters)
 
-    def with_fit_names(self) -> Dump:
-        """Without the entries whose names no model has, each of which is a problem instead."""
+    def without_oversized_names(self) -> Dump:
+        """Leave out the entries whose names no real model has, and report each as a problem."""
         refused = [(entry, why) for entry in self.entries if (why := _why_refused(entry))]
         if not refused:
             return self
@@ -228,7 +229,7 @@ class Dump:
 
 
 def _why_refused(entry: Entry) -> str | None:
-    """Layer and port are parts of the name, unless the dump says otherwise."""
+    """Why an entry's name is refused. Layer and port are checked, too, since a dump may give them independently."""
     name, layer, port = entry[:3]
     if len(name) <= MOST_PARTS and len(layer) <= MOST_PARTS and len(port) <= MOST_PARTS:
         return None  # too short to have too many parts

@@ -1,9 +1,9 @@
 """Parsing an entry's name: which layer, which port, which call.
 
 MAX's print hooks and ours write ``layer(2)-output_1``; MAX's ``verify_layers`` writes ``layer_output_1``. Other tools
-write ``layer.inputs.0``, ``layer.outputs``, ``layer.in_0`` and ``layer/output0``. A name in no such spelling is the
-output of a layer of that name; so is ``layer.output``, since BERT has layers that are called so, and ``layer.out``, of
-which ``short_outputs`` knows more. Nothing here changes a name: rules that do live in ``align``.
+write ``layer.inputs.0``, ``layer.outputs``, ``layer.in_0`` and ``layer/output0``. A name in none of these spellings is
+the output of a layer of that name. So is ``layer.output``, since BERT has layers that are called so, and ``layer.out``,
+which ``name_conventions`` treats. Nothing here changes a name: rules that do are in ``align``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _DIGITS = re.compile(r"([0-9]{1,999})")  # Python refuses to convert thousands o
 
 
 LONGEST_NAME = 8_000
-"""Characters of a name; those of real models have a hundred or two."""
+"""Most characters of a name; those of real models have a hundred or two."""
 MOST_PARTS = 256
-"""Parts between dots; the modules of real models are nested ten or twenty deep."""
+"""Most parts between dots; the modules of real models are nested ten or twenty deep."""
 
 
 def why_refused(name: str) -> str | None:
-    """Why a name is refused, to end a sentence about it; None for any that a model may have."""
+    """Why a name is refused, to complete a sentence about it; None for any that a model may have."""
     if len(name) > LONGEST_NAME:
         return f"has {len(name):,} characters, and a name at most {LONGEST_NAME:,}"
     if name.count(".") >= MOST_PARTS:
@@ -54,28 +54,28 @@ def parse_name(name: str) -> NameParts:
 
 
 PARAMETER_PORT = "parameter"
-"""The port of what a model holds, rather than what it was given or gave."""
+"""The port of a model's parameter."""
 
 
 BACKWARD = "backward."
-"""What the layer of a gradient begins with: the backward of a module is a layer of its own, beside its forward."""
-_ROOT = "model"  # what all names of our captures begin with, so that a module called backward is none of these
+"""The prefix of a gradient's layer: the backward pass of a module is a layer of its own, beside its forward."""
+_ROOT = "model"  # the first part of all names in our captures; a module called "backward" would lack it
 _BACKWARD_ROOT = BACKWARD + _ROOT
 
 
 def is_backward(layer: str) -> bool:
-    """Whether a layer is the backward of a module."""
+    """Whether a layer is the backward pass of a module."""
     # Asked many times of every row, and nearly always no: the first comparison decides.
     return layer.startswith(_BACKWARD_ROOT) and (layer == _BACKWARD_ROOT or layer.startswith(f"{_BACKWARD_ROOT}."))
 
 
 def split_backward(layer: str) -> tuple[str, str]:
-    """``backward.`` and the name of the module, for the backward of one; an empty text and the name for any other."""
+    """Split the layer of a gradient into ``backward.`` and the module's name; for others the first part is empty."""
     return (BACKWARD, layer[len(BACKWARD) :]) if is_backward(layer) else ("", layer)
 
 
 def parameter_name(name: str) -> str:
-    """The name under which a dump of ours keeps a parameter."""
+    """The name under which our dumps keep a parameter."""
     return f"{name}-{PARAMETER_PORT}"
 
 
@@ -94,7 +94,7 @@ def _split_underscore(name: str) -> tuple[str, str]:
 
 
 def _split_dotted(name: str, end: str) -> tuple[str, str]:
-    """``a.b.inputs.0``, ``a.b.outputs``, ``a.b.in_0``, ``a/b/output0``: as other tools write them."""
+    """Split names as other tools write them: ``a.b.inputs.0``, ``a.b.outputs``, ``a.b.in_0``, ``a/b/output0``."""
     before = name[:-_PORT_WITHIN]
     if "puts" in end and (match := _PLURAL.match(end)):
         return before + match[1], f"{match[2]}put" + (f"_{match[3]}" if match[3] else "")
@@ -113,18 +113,21 @@ def step_of(name: str) -> int | None:
 
 
 def natural_key(name: str) -> tuple[int | str, ...]:
-    """Sort key under which ``layer10`` follows ``layer9``."""
+    """A sort key under which ``layer10`` follows ``layer9``."""
     parts: list[int | str] = [*_DIGITS.split(name)]  # text and digits in turn, beginning with text, possibly empty
     parts[1::2] = map(int, parts[1::2])
     return tuple(parts)
 
 
+NUMBER_PART = re.compile(r"(?<![^.])\d{1,9}(?![^.])")
+"""A number between the dots of a name, such as that of a layer or an expert."""
+
 WRAPPERS = frozenset(("activations", "intermediates", "state_dict", "model_state_dict", "hidden", "outputs", "app"))
-"""Keys that hold a whole model, and are no part of it."""
+"""Keys that contain a whole model and are not part of its names."""
 
 
 def shared_wrapper(layers: Iterable[str]) -> str:
-    """The key that all layers lie under and that is none of the model's, with its dot; empty where there is none."""
+    """The wrapper key that all layers lie under, with its dot; empty if there is none."""
     heads = {layer.partition(".")[0] if "." in layer else "" for layer in layers}
     head = heads.pop() if len(heads) == 1 else ""
     return f"{head}." if head in WRAPPERS else ""

@@ -1,8 +1,8 @@
-"""Dumps that hold statistics of tensors and no values: mean, spread, smallest and largest.
+"""Dumps that hold statistics of tensors instead of values: mean, standard deviation, smallest and largest.
 
-Each tensor stands as a short vector of its statistics, and a dump of values that it is compared with is seen
-through the same statistics (``as_statistics``). Equal statistics prove nothing about values, so no comparison with
-such a dump says ``agrees`` (``session.doubts``).
+Each tensor is a short vector of its statistics, and a dump of values that it is compared with is viewed through the
+same statistics (``as_statistics``). Equal statistics prove nothing about values, so no comparison with such a dump says
+``agrees`` (``session.doubts``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensordiff.dump.model import Dump, Entry, Spec, StoredTensor
 NAMES = ("mean", "std", "rms", "min", "max")
 _EDGE = 3
 SAMPLE = "sample"
-"""In the place of statistics: at most three values at both ends of each axis, as llama.cpp prints them."""
+"""Takes the place of statistics: at most three values at both ends of each axis, as llama.cpp prints them."""
 
 
 class StatisticsTensor(NamedTuple):
@@ -31,7 +31,7 @@ class StatisticsTensor(NamedTuple):
 
     @property
     def spec(self) -> Spec:
-        """Of the vector."""
+        """The spec of the vector."""
         return Spec((len(self.names),), self.dtype)
 
     def read(self) -> Array:
@@ -48,17 +48,17 @@ class SampleTensor(NamedTuple):
 
     @property
     def spec(self) -> Spec:
-        """Of what was printed."""
+        """The spec of the printed values."""
         return Spec(self.values.shape, self.values.dtype)
 
     def read(self) -> Array:
-        """What was printed."""
+        """The printed values."""
         return self.values
 
 
 @dataclass(frozen=True)
 class SummaryTensor:
-    """The statistics of a tensor whose values are there."""
+    """The statistics of a tensor whose values are available."""
 
     of: StoredTensor
     names: tuple[str, ...]
@@ -66,13 +66,13 @@ class SummaryTensor:
 
     @property
     def spec(self) -> Spec:
-        """Of the vector; a sample's shape follows from the tensor's."""
+        """The spec of the vector; the shape of a sample follows from the tensor's."""
         if self.names == (SAMPLE,):
             return Spec(tuple(min(n, 2 * _EDGE) for n in _stripped(self.of.spec.shape)), self.dtype)
         return Spec((len(self.names),), self.dtype)
 
     def read(self) -> Array:
-        """Computed from all values."""
+        """The statistics, computed from all values."""
         values = self.of.read()
         result = sample(values) if self.names == (SAMPLE,) else np.array(_summary(values, self.names))
         result = result.astype(self.dtype)
@@ -87,7 +87,7 @@ def _stripped(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def sample(values: Array) -> Array:
-    """At most three values at both ends of each axis, without leading axes of one."""
+    """At most three values at both ends of each axis, without leading axes of size 1."""
     values = values.reshape(_stripped(values.shape))
     for axis, length in enumerate(values.shape):
         if length > 2 * _EDGE:
@@ -111,7 +111,7 @@ def _summary(values: Array, names: tuple[str, ...]) -> list[float]:
 
 
 def as_statistics(dump: Dump, names: tuple[str, ...], coarse: DType = DTYPES["float32"]) -> Dump:
-    """A dump seen through these statistics, of which it must hold all, or values."""
+    """A dump viewed through these statistics. It must hold all of them, or values."""
 
     def seen(item: Entry) -> StoredTensor:
         if isinstance(item.stored, StatisticsTensor):
@@ -123,7 +123,7 @@ def as_statistics(dump: Dump, names: tuple[str, ...], coarse: DType = DTYPES["fl
 
 
 def common_statistics(one: Dump, other: Dump) -> tuple[Dump, Dump]:
-    """Two dumps seen through what both can show; unchanged where both hold values."""
+    """Two dumps viewed through the statistics that both have; unchanged if both hold values."""
     if not one.statistics and not other.statistics:
         return one, other
     if one.statistics and other.statistics:

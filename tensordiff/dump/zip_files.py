@@ -1,11 +1,11 @@
 """Zip files as ``torch.save`` and ``numpy.savez`` write them.
 
-Their members are usually stored uncompressed, so a member is a range of the file and can be mapped.
-``zipfile`` would build an object per member and copy what it reads; here the table of contents is read
-once and a member costs one look at its header.
+Their members are usually stored uncompressed, so a member is a range of the file and can be mapped. ``zipfile`` would
+build an object per member and copy what it reads; here the table of contents is read once, and a member costs one look
+at its header.
 
-A compressed member is unpacked into memory that is allocated once, for the size it claims, after checking
-that so few bytes can unpack to so many. One that unpacks to more, less or other bytes is damaged.
+A compressed member is unpacked into memory that is allocated once, for the size it claims, after checking that so few
+bytes can unpack to so many. If it unpacks to more, fewer or other bytes, it is damaged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.files import Buffer, refuse_beyond_memory
 from tensordiff.errors import BadFile
-from tensordiff.util.mappings import refuse_lost
+from tensordiff.util.mappings import raise_if_lost
 
 MEMBER_MAGIC = b"PK\x03\x04"
 
@@ -52,7 +52,7 @@ class Span(NamedTuple):
 
 
 class Member(NamedTuple):
-    """What a zip's table of contents says of one member."""
+    """What a zip's table of contents says about one member."""
 
     header: int
     size: int
@@ -63,7 +63,7 @@ class Member(NamedTuple):
 
 
 class ZipMap(NamedTuple):
-    """A zip's table of contents, and where in it each member's row starts. Rows are parsed when asked for."""
+    """A zip's table of contents, and where in it each member's row starts. Rows are parsed on demand."""
 
     path: str | os.PathLike[str]
     buffer: Buffer
@@ -71,7 +71,7 @@ class ZipMap(NamedTuple):
     rows: dict[bytes, int]
 
     def member(self, name: bytes) -> Member:
-        """What the table says of a member."""
+        """What the table says about a member."""
         row = self.rows.get(name)
         if row is None:
             raise BadFile(self.path, f"has no member {_show(name)}; {_DAMAGED}")
@@ -82,7 +82,7 @@ class ZipMap(NamedTuple):
 
     def span(self, name: bytes) -> Span:
         """Where a member's bytes lie, checked to be inside the file."""
-        if (row := self.rows.get(name)) is not None:  # the common case first, for files that come by the thousand
+        if (row := self.rows.get(name)) is not None:  # the common case first, since there may be thousands of files
             flags, method, _, packed, size, _, _, _, header = _CENTRAL.unpack_from(self.table, row)
             if not flags & _ENCRYPTED and method == _STORED and packed == size < _FULL32 > header:
                 return self._locate(name, header, size)
@@ -101,7 +101,7 @@ class ZipMap(NamedTuple):
 
     def _locate(self, name: bytes, header: int, size: int) -> Span:
         """The bytes after a member's own header, which must name the same member."""
-        refuse_lost(self.buffer)
+        raise_if_lost(self.buffer)
         named, end = header + _LOCAL.size, len(self.buffer)
         if named <= end:
             magic, name_size, extra_size = _LOCAL.unpack(self.buffer[header:named])
@@ -143,7 +143,7 @@ def _check_table(buffer: Buffer, start: int, size: int, count: int) -> tuple[int
 
 
 def _find_end(buffer: Buffer) -> int:
-    """Position of the end record, after which comes a comment of the length it says, mostly none."""
+    """The position of the end record. A comment follows it, whose length it gives; usually there is none."""
     last = len(buffer) - _END.size
     first, at = max(last - _LONGEST_COMMENT, 0), last
     while at >= 0:
@@ -188,7 +188,7 @@ def _read_row(table: bytes, at: int) -> Member:
 
 
 def _widen(extra: bytes, *values: int) -> list[int]:
-    """Replace the values that did not fit in 32 bits by the 64-bit ones, which stand in the same order."""
+    """Replace the values that did not fit in 32 bits by the 64-bit ones, which come in the same order."""
     wide = [value for (value,) in _WIDE.iter_unpack(_wide_field(extra))]
     if len(wide) < values.count(_FULL32):
         raise _BadZip("a 64-bit size is missing")

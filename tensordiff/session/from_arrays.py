@@ -21,9 +21,9 @@ from tensordiff.capture.job import Job
 from tensordiff.capture.settings import Settings
 from tensordiff.compare.limits import Limits
 from tensordiff.dump import Dump, open_dump
-from tensordiff.dump.convert import convert
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import MemoryTensor, entry
+from tensordiff.dump.native.convert import convert
 from tensordiff.errors import TensordiffError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
@@ -128,7 +128,7 @@ def write_arrays(name: str, arrays: Arrays, keep: Path | None = None) -> Path:
 def dump_of_arrays(name: str, arrays: Arrays) -> Dump:
     """Arrays as a dump in memory; ``name`` takes the place of its path."""
     entries = tuple(entry(key, MemoryTensor(_array(key, value))) for key, value in arrays.items())
-    return Dump(Path(name), IN_MEMORY, entries, ordered=True).with_fit_names()
+    return Dump(Path(name), IN_MEMORY, entries, ordered=True).without_oversized_names()
 
 
 def _path(given: PathLike | Arrays | None) -> Path | None:

@@ -14,7 +14,7 @@ from tensordiff.align import Alignment, AlignmentPlan, Pair, align
 from tensordiff.align.expression import Name
 from tensordiff.align.index import ComputedTensor, Index, port_of
 from tensordiff.align.learn import Learned, learn
-from tensordiff.align.learn.kept import kept_rules
+from tensordiff.align.learn.rules_file import kept_rules
 from tensordiff.align.maps import general, resolve_map
 from tensordiff.align.rule_usage import RuleUsage, rule_usage
 from tensordiff.align.rules.file import RulesFile

@@ -1,1 +1,1 @@
-"""What every layer may use, and what knows nothing of tensors."""
+"""Helpers that every layer may use and that know nothing of tensors."""

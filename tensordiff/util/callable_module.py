@@ -1,7 +1,7 @@
-"""Packages that can be called: ``tensordiff.compare`` is a folder of modules, and a function of the library.
+"""Packages that can be called: ``tensordiff.compare`` is both a folder of modules and a function of the library.
 
-Python binds a package's name in its parent when anything in it is imported, so the two cannot have different objects.
-The function is imported when it is first called, or asked for its signature or its help.
+When a module of a package is imported, Python binds the package's name in its parent, so package and function must be
+one object. The function is imported when it is first called, or when its signature or help is asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class CallableModule(ModuleType):
-    """A package that calls one function."""
+    """A package that calls a function."""
 
     _target: tuple[str, str]
 
@@ -24,7 +24,7 @@ class CallableModule(ModuleType):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """The function's, for ``inspect`` and notebooks."""
+        """The signature of the function, for ``inspect`` and notebooks."""
         return inspect.signature(self._function())
 
     def _help(self) -> str:
@@ -34,7 +34,7 @@ class CallableModule(ModuleType):
         return f"{inspect.getdoc(function)}\n\n{function.__name__}(\n{listed}\n)"
 
     __doc__ = property(_help)
-    """``help(tensordiff.compare)`` is about the function: who calls it need not know what the package holds."""
+    """``help(tensordiff.compare)`` describes the function: its users need not know what the package holds."""
 
     def _function(self) -> Any:
         module, name = self._target
@@ -42,14 +42,14 @@ class CallableModule(ModuleType):
 
 
 def make_callable(package: str, module: str, function: str) -> None:
-    """Let calling a package call a function of another module."""
-    found = sys.modules[package]
-    found.__class__ = CallableModule
-    found.__dict__["_target"] = (module, function)
+    """Make calling a package call a function of another module."""
+    module_object = sys.modules[package]
+    module_object.__class__ = CallableModule
+    module_object.__dict__["_target"] = (module, function)
 
 
 def _spelled(parameter: inspect.Parameter) -> str:
-    """A parameter as it is written in the source; annotations are text already."""
+    """A parameter as the source writes it; annotations are text already."""
     stars = "**" if parameter.kind is inspect.Parameter.VAR_KEYWORD else ""
     kind = "" if parameter.annotation is inspect.Parameter.empty else f": {parameter.annotation}"
     default = "" if parameter.default is inspect.Parameter.empty else f" = {parameter.default!r}"

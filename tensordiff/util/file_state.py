@@ -1,9 +1,9 @@
-"""Whether files are as they were: the state of a file, or of a folder with all that is in it, as a short text.
+"""Whether files have changed: the state of a file, or of a folder with all its files, as a short text.
 
-A small file's state is its content, so that a copy of it counts as the same. Of a large one it is what the system says:
-size, times, and which file it is. Size and time of writing alone would be equal after ``cp -p``; the time of the last
-change (ctime) cannot be set back by anyone. A file that was written just now could be written again without any of
-that changing, so its state is equal to no other.
+The state of a small file is its content, so a copy of it has the same state. For a large file it is what the system
+reports: size, times, and which file it is. Size and modification time alone would also match after ``cp -p``, so the
+change time (ctime) is included, which nobody can set back. A file that was written a moment ago could be written again
+without any of these changing, so its state equals no other.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from functools import lru_cache
 from pathlib import Path
 
 ABSENT = "absent"
-_SMALL = 1 << 20
-_READ_AT_MOST = 64 << 20  # bytes of small files that are read in one folder; the others are known as large ones are
+_SMALL_FILE = 1 << 20
+_MOST_BYTES_READ = 64 << 20  # of small files in one folder; beyond that, they are treated like large ones
 _MOST_FILES = 200_000
 _JUST_NOW_NS = 50_000_000  # the clocks of file systems tick a few milliseconds apart
 
 
 class TooManyFiles(Exception):
-    """A folder holds so much that its state is not worth knowing."""
+    """A folder holds too many files for its state to be worth computing."""
 
 
 def file_state(path: str | os.PathLike[str]) -> str:
-    """The state of one file, a link followed."""
+    """The state of one file; a link is followed."""
     try:
-        found = Path(path).stat()
-        return _state(str(path), found, by_content=found.st_size <= _SMALL)
+        status = Path(path).stat()
+        return _state(str(path), status, by_content=status.st_size <= _SMALL_FILE)
     except OSError:
         return ABSENT
 
 
 def tree_state(path: Path, without: Path | None = None) -> str:
-    """The state of a file, or of all files in a folder but those in ``without``; raises ``TooManyFiles``.
+    """The state of a file, or of all files in a folder except those in ``without``; raises ``TooManyFiles``.
 
-    What Python compiled from a file is as the file is, and left out.
+    Python's bytecode caches are left out, since they follow from their source files.
     """
     if not path.is_dir():
         return file_state(path)
-    digest, left = hashlib.sha256(), _READ_AT_MOST
-    for name in _names(path, _identity(without)):
+    digest, bytes_left = hashlib.sha256(), _MOST_BYTES_READ
+    for name in _names(path, _folder_identity(without)):
         try:
-            found = (path / name).stat()
-            by_content = found.st_size <= min(_SMALL, left)
-            state = _state(str(path / name), found, by_content=by_content)
-            left -= found.st_size if by_content else 0
+            status = (path / name).stat()
+            by_content = status.st_size <= min(_SMALL_FILE, bytes_left)
+            state = _state(str(path / name), status, by_content=by_content)
+            bytes_left -= status.st_size if by_content else 0
         except OSError:
             state = ABSENT
         digest.update(f"{name}\0{state}\0".encode("utf-8", "backslashreplace"))
@@ -57,42 +57,42 @@ def tree_state(path: Path, without: Path | None = None) -> str:
 
 
 def written_since(path: str, since_ns: int) -> bool:
-    """Whether a file was changed since, or may have been."""
+    """Whether a file was changed since a time, or may have been."""
     try:
         return os.stat(path).st_ctime_ns > since_ns - _JUST_NOW_NS  # noqa: PTH116 - asked of thousands
     except OSError:
         return True
 
 
-def _identity(folder: Path | str | None) -> tuple[int, int] | None:
+def _folder_identity(folder: Path | str | None) -> tuple[int, int] | None:
     try:
-        found = None if folder is None else Path(folder).stat()
+        status = None if folder is None else Path(folder).stat()
     except OSError:
         return None
-    return found and (found.st_dev, found.st_ino)
+    return status and (status.st_dev, status.st_ino)
 
 
 def _names(folder: Path, without: tuple[int, int] | None) -> list[str]:
-    """The files in a folder and the folders in it, links followed; each folder once."""
+    """The files in a folder and its subfolders; links are followed, and each folder is entered once."""
     names: list[str] = []
     seen = {without}
     for parent, folders, files in os.walk(folder, followlinks=True):
-        which = _identity(parent)
-        if which in seen or parent.endswith(f"{os.sep}__pycache__"):
+        identity = _folder_identity(parent)
+        if identity in seen or parent.endswith(f"{os.sep}__pycache__"):
             folders.clear()
             continue
-        seen.add(which)
+        seen.add(identity)
         names += (os.path.relpath(f"{parent}{os.sep}{name}", folder) for name in files)
         if len(names) > _MOST_FILES:
             raise TooManyFiles(f"holds more than {_MOST_FILES:,} files")
     return sorted(names)
 
 
-def _state(path: str, found: os.stat_result, *, by_content: bool) -> str:
-    if not stat.S_ISREG(found.st_mode):
-        return f"kind {stat.S_IFMT(found.st_mode):o}"
-    identity = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino)
-    just_now = time.time_ns() - found.st_ctime_ns < _JUST_NOW_NS
+def _state(path: str, status: os.stat_result, *, by_content: bool) -> str:
+    if not stat.S_ISREG(status.st_mode):
+        return f"kind {stat.S_IFMT(status.st_mode):o}"
+    identity = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino)
+    just_now = time.time_ns() - status.st_ctime_ns < _JUST_NOW_NS
     if by_content:
         return _content(path) if just_now else _known_content(path, identity)
     return f"just written {secrets.token_hex(8)}" if just_now else f"file {' '.join(map(str, identity))}"
@@ -100,8 +100,8 @@ def _state(path: str, found: os.stat_result, *, by_content: bool) -> str:
 
 @lru_cache(maxsize=_MOST_FILES)
 def _known_content(path: str, identity: tuple[int, ...]) -> str:
-    """Read once as long as the system says that it is the same."""
-    del identity  # by which one content of a path is told from another
+    """The hash of a file's content, computed once for as long as the system reports the same identity."""
+    del identity  # only a key of the cache
     return _content(path)
 
 
@@ -111,5 +111,5 @@ def _content(path: str) -> str:
 
 
 def open_without_waiting(path: str, flags: int) -> int:
-    """An opener for files that a stranger may have replaced by a pipe, which would be waited for."""
+    """An ``opener`` for files that somebody may have replaced by a pipe: opening a pipe would wait for its writer."""
     return os.open(path, flags | os.O_NONBLOCK)

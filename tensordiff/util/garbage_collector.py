@@ -1,12 +1,13 @@
 """Keeping Python's garbage collector away from large heaps that hold no garbage.
 
-A collection looks through every tracked object while all threads wait: a third of a second at a hundred thousand rows.
-Reading an index or measuring a dump makes many objects that stay, so the collector is paused meanwhile (``gc_paused``).
-The app also takes what its threads made out of the collector's reach for good (``freeze_heap``, ``heap_frozen``), and
-collects what the screen left behind in a turn of the event loop of its own, not in the midst of painting
-(``collected_when_idle``, ``collect_when_idle``). A comparison that is closed is looked for among all that was taken out
-of reach (``collect_closed``). What the C library keeps of its memory for later is given back to the system then: what
-one comparison leaves free the next does not quite fit into, and each would leave the process larger.
+A collection visits every tracked object while all threads wait: a third of a second for a hundred thousand rows.
+Reading an index or measuring a dump makes many objects that stay, so collection is paused meanwhile (``gc_paused``).
+
+The app also freezes what its threads have made, so that the collector never visits it (``freeze_heap``,
+``heap_frozen``). It collects garbage of the screen in a turn of the event loop of its own, not while it paints
+(``collected_when_idle``, ``collect_when_idle``). When a comparison is closed, its objects are searched among all frozen
+ones (``collect_closed``). The memory that the C library keeps for reuse is then returned to the system: the next
+comparison never quite fits into the gaps that the last one left, so the process would grow with each.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from weakref import WeakSet
 
 IDLE_COLLECTION_S = 1.0
 """How often the app calls ``collect_when_idle``."""
-_NEVER = 1 << 30
-_FEW = 20_000
-"""Objects that are looked through in a few milliseconds."""
+_NEVER_COLLECT = 1 << 30
+_FEW_OBJECTS = 20_000
+"""So many objects are visited in a few milliseconds."""
 
 
 class _Pauses:
-    """How many want the collector paused, in whatever threads: it goes on when the last of them is done."""
+    """Counts the requests, in all threads, to pause the collector; it resumes when the last of them ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +45,7 @@ class _Pauses:
         with self._lock:
             self._count -= 1
             if not self._count and self._was_on:
-                _age_all()
+                _move_to_oldest_generation()
                 gc.enable()
 
 
@@ -53,7 +54,7 @@ _pauses = _Pauses()
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Collect nothing within; when nobody wants that any more, the collector is on again, if it was."""
+    """Do not collect within the block. When no thread wants the pause any more, the collector resumes if it was on."""
     _pauses.begin()
     try:
         yield
@@ -62,22 +63,22 @@ def gc_paused() -> Iterator[None]:
 
 
 _is_frozen = False
-"""Whether something is known to be frozen. Python counts frozen objects one by one, a hundred thousand in two
-milliseconds while all threads wait, so it is not asked of a heap that was frozen here, nor twice of any other."""
+"""Whether something is known to be frozen. Python counts frozen objects one by one (two milliseconds for a hundred
+thousand, while all threads wait), so it is asked at most once, and not about a heap that was frozen here."""
 
 
-def _age_all() -> None:
-    """Move all objects to the oldest generation: else the next collection would look at all that is new at once."""
+def _move_to_oldest_generation() -> None:
+    """Move all objects to the oldest generation; otherwise the next collection would visit all new objects at once."""
     global _is_frozen
     _is_frozen = _is_frozen or gc.get_freeze_count() > 0
-    if not _is_frozen:  # what somebody froze must stay so
+    if not _is_frozen:  # unfreezing would also affect what somebody else froze
         gc.freeze()
         gc.unfreeze()
 
 
 def freeze_heap() -> None:
-    """Never look through what there is now; what is young and few is collected before."""
-    if gc.get_count()[0] < _FEW:
+    """Never visit the objects that exist now. If few young ones exist, they are collected first."""
+    if gc.get_count()[0] < _FEW_OBJECTS:
         gc.collect(0)
     _freeze()
 
@@ -96,21 +97,21 @@ def _unfreeze() -> None:
 
 @contextmanager
 def heap_frozen() -> Iterator[None]:
-    """Collect nothing within, and never look through what was made there."""
+    """Do not collect within the block, and never visit the objects that were made in it."""
     with gc_paused():
         try:
             yield
         finally:
-            # Without collecting first: what was freed meanwhile was counted too, so the count does not tell how much
-            # there is to look through.
+            # Without collecting first: the count includes what was freed meanwhile, so it does not say how many
+            # objects a collection would visit.
             _freeze()
 
 
 @contextmanager
 def collected_when_idle() -> Iterator[None]:
-    """Within, the oldest generation is collected by ``collect_when_idle`` alone; afterwards all is as it was."""
+    """Within the block, only ``collect_when_idle`` collects the oldest generation; afterwards all is as before."""
     before = gc.get_threshold()
-    gc.set_threshold(*before[:2], _NEVER)
+    gc.set_threshold(*before[:2], _NEVER_COLLECT)
     try:
         yield
     finally:
@@ -119,50 +120,50 @@ def collected_when_idle() -> Iterator[None]:
 
 
 def collect_when_idle() -> None:
-    """Collect what was left behind, if anything was made since the last time."""
+    """Collect garbage, if any objects were made since the last time."""
     if gc.isenabled() and not _closed.collect() and gc.get_count()[1]:
         gc.collect()
 
 
 def give_back_memory() -> None:
-    """Give what is free within the heap back to the system, where the C library can do that (glibc)."""
+    """Return unused memory of the heap to the system, if the C library can do that (glibc)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)
 
 
-class _Closed:
-    """Large things that were closed and may be frozen: the collector looks for them among all there is.
+class _ClosedObjects:
+    """Large objects that were closed and may be frozen, so that finding them means visiting the whole heap.
 
-    That takes long, so it is not done every time. What is still held by a thread, or by a message on its way, is
-    looked for again, after twice as many turns each time.
+    That takes long, so it is not done every time. An object that a thread or a queued message still holds is tried
+    again later, after twice as many turns each time.
     """
 
     def __init__(self) -> None:
         self._things: WeakSet[object] = WeakSet()
-        self._turns = self._wait = 1
+        self._turns_left = self._wait = 1
 
     def add(self, thing: object) -> None:
         self._things.add(thing)
-        self._turns = self._wait = 1
+        self._turns_left = self._wait = 1
 
     def collect(self) -> bool:
-        """Take a turn; whether all was looked through."""
-        self._turns -= bool(self._things)
-        if self._turns or not self._things:
+        """Take a turn; returns whether the whole heap was visited."""
+        self._turns_left -= bool(self._things)
+        if self._turns_left or not self._things:
             return False
         gc.unfreeze()
         gc.collect()
         _freeze()
         give_back_memory()
         self._wait *= 2
-        self._turns = self._wait
+        self._turns_left = self._wait
         return True
 
 
-_closed = _Closed()
+_closed = _ClosedObjects()
 
 
 def collect_closed(thing: object) -> None:
-    """Something large is closed: ``collect_when_idle`` frees it, frozen or not, once nothing uses it any more."""
+    """Note that something large was closed: ``collect_when_idle`` frees it, frozen or not, once nothing uses it."""
     _closed.add(thing)

@@ -1,20 +1,17 @@
-"""Mapped files, and what happens where one becomes shorter while it is read.
+"""Memory-mapped files, and what happens if one is truncated while it is read.
 
-To touch a page of a mapped file that the file no longer has is a SIGBUS, which ends a process without a
-word. So the files that we map are listed here, and a handler is put in front of whoever else handles
-that signal. Where the address lies in one of our mappings, the handler puts pages of zeros in the place
-of those that are gone, notes the loss and lets the reading go on; everything else it leaves to the
-handler before it. Within its last page a file that became shorter gives zeros by itself, so the sizes of
-files are compared too. What was read of a file that was lost counts for nothing:
+Touching a page of a mapped file that the file no longer has raises SIGBUS, which kills the process without a message.
+So this module keeps a list of our mappings and installs a signal handler in front of any other. If the faulting address
+lies in one of our mappings, the handler maps pages of zeros in place of the missing ones, records the loss and lets the
+reading go on. Every other signal goes to the handler that was there before. A truncated file reads as zeros within its
+last page without any signal, so file sizes are compared as well. What was read from a lost file must not be used:
 
-- ``Entry.read`` raises, where it was this thread that lost something, and so does any later reading
-  from that mapping;
-- ``Comparer.rows`` turns pairs whose values lie in such a mapping into ``unknown`` rows (``loss_of``);
-- what nobody took notice of ends the command, the app's thread or the capture with an error
-  (``raise_unclaimed``).
+- ``Entry.read`` raises if this thread lost something, and so does any later read from that mapping.
+- ``Comparer.rows`` turns pairs whose values lie in such a mapping into ``unknown`` rows (``loss_of``).
+- A loss that nobody claimed ends the command, the app's thread or the capture with an error (``raise_unclaimed``).
 
-A fault is synchronous: it interrupts a load from memory and nothing else, so the handler may be Python,
-also where the loading thread does not hold the GIL. docs/decisions/0010 has what was tried instead.
+SIGBUS is synchronous: it interrupts a load from memory and nothing else, so the handler may be written in Python, even
+if the loading thread does not hold the GIL. docs/decisions/0010 describes the alternatives that were tried.
 """
 
 from __future__ import annotations
@@ -38,28 +35,28 @@ if TYPE_CHECKING:
 
 
 class Mapping(mmap.mmap):
-    """A file mapped for reading."""
+    """A file that is mapped for reading."""
 
     path: str = ""
     loss: Loss | None = None
-    """What of it was gone when it was read, if anything; zeros stand in its place."""
+    """The loss, if pages were gone when they were read; zeros take their place."""
 
 
 @dataclass
 class Loss:
-    """Pages that were gone when they were read."""
+    """Pages of a file that were gone when they were read."""
 
     path: str
     size: int
-    """Of the file when it was mapped."""
+    """Bytes of the file when it was mapped."""
     bytes_left: int | None
-    """Of the file when it was read; None where it could not be asked."""
+    """Bytes of the file when it was read; None if that is not known."""
     thread: int
     is_claimed: bool = False
-    """Whether somebody threw away what was read, and said so: by an error, or a row that could not be compared."""
+    """Whether somebody discarded what was read and reported it, by an error or by a row that could not be compared."""
 
     def error(self, tensor: str | None = None) -> BadFile:
-        """What to say of it."""
+        """The error to report."""
         read = f"while {'it' if tensor is None else f'its tensor {tensor!r:.120}'} was read"
         if self.bytes_left is not None and self.bytes_left < self.size:
             what = f"became shorter {read}: {self.bytes_left:,} of {self.size:,} bytes are left"
@@ -75,7 +72,7 @@ _interrupts: list[KeyboardInterrupt] = []
 def map_pages(handle: int, size: int, path: str | os.PathLike[str]) -> Mapping:
     """Map an open file for reading."""
     if not _was_installed:
-        put_handler_first()
+        install_handler()
     mapping = Mapping(handle, size, access=mmap.ACCESS_READ)
     mapping.path = os.fspath(path)
     _mappings.add(weakref.ref(mapping, _mappings.discard))
@@ -91,35 +88,41 @@ def count_losses() -> int:
 
 
 def raise_losses(since: int, tensor: str | None = None) -> None:
-    """Raise for what this thread lost since there were so many losses. The caller throws away what it read."""
-    here = threading.get_ident()
-    if ours := [loss for loss in _losses[since:] if loss.thread == here]:
+    """Raise if this thread lost something since ``count_losses`` returned ``since``.
+
+    The caller discards what it read.
+    """
+    thread = threading.get_ident()
+    if ours := [loss for loss in _losses[since:] if loss.thread == thread]:
         for loss in ours:
             loss.is_claimed = True
         raise ours[0].error(tensor)
 
 
-def refuse_lost(mapping: object) -> None:
-    """Raise where a buffer is a mapping of which something was lost."""
+def raise_if_lost(mapping: object) -> None:
+    """Raise if a buffer is a mapping with a loss."""
     if _losses and isinstance(mapping, Mapping) and mapping.loss is not None:
         raise mapping.loss.error()
 
 
 def compare_sizes(arrays: Iterable[NDArray[Any]] | None = None) -> None:
-    """Note a loss where a file is shorter now than it was mapped: of these arrays, or of all that are mapped."""
+    """Record a loss for each file that is shorter now than when it was mapped.
+
+    Looks at the files of the given arrays, or at all mapped ones.
+    """
     if not _mappings:
         return
-    found = (reference() for reference in _mappings.copy()) if arrays is None else map(_mapping_of, arrays)
-    for mapping in {id(one): one for one in found if one is not None}.values():
+    mappings = (reference() for reference in _mappings.copy()) if arrays is None else map(_mapping_of, arrays)
+    for mapping in {id(item): item for item in mappings if item is not None}.values():
         left = _bytes_left(mapping)
         if mapping.loss is None and left is not None and left < len(mapping):
             _note_loss(mapping, left, is_claimed=any(loss.is_claimed and loss.path == mapping.path for loss in _losses))
 
 
 def loss_of(arrays: Iterable[NDArray[Any]], since: int, tensor: str | None = None) -> BadFile | None:
-    """What to say of values that lie in a mapping of which something was lost; None where all are whole.
+    """The error for values that lie in a mapping with a loss; None if all are whole.
 
-    The caller throws away what it made of them since there were so many losses.
+    The caller discards what it computed from them since ``count_losses`` returned ``since``.
     """
     if not _losses:
         return None
@@ -133,7 +136,7 @@ def loss_of(arrays: Iterable[NDArray[Any]], since: int, tensor: str | None = Non
 
 
 def _mapping_of(array: NDArray[Any]) -> Mapping | None:
-    """The mapping in which an array's values lie, if any."""
+    """The mapping that an array's values lie in, if any."""
     base: object = array
     while base is not None and type(base) is not Mapping:
         base = getattr(base, "base", None)
@@ -141,7 +144,7 @@ def _mapping_of(array: NDArray[Any]) -> Mapping | None:
 
 
 def raise_unclaimed(since: int = 0) -> None:
-    """Raise for a loss, since there were so many, that nobody took notice of: what was read cannot be trusted."""
+    """Raise for a loss since ``since`` that nobody claimed: what was read cannot be trusted."""
     if _interrupts:
         raise _interrupts.pop()
     if unclaimed := [loss for loss in _losses[since:] if not loss.is_claimed]:
@@ -166,7 +169,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class _Action(ctypes.Structure):
-    """``struct sigaction``, as macOS and as the libraries of 64-bit Linux lay it out."""
+    """``struct sigaction``, as the C libraries of macOS and of 64-bit Linux define it."""
 
     _fields_ = (
         [("handler", ctypes.c_void_p), ("mask", ctypes.c_uint32), ("flags", ctypes.c_int)]
@@ -182,7 +185,7 @@ class _Action(ctypes.Structure):
 
 @cache
 def _libc() -> Any:
-    """The C library, called without giving up the GIL; None where we do not know how it lays out signals."""
+    """The C library, called without releasing the GIL; None where its signal structures are not known to us."""
     if sys.platform not in ("linux", "darwin") or os.uname().machine not in _MACHINES:
         return None
     libc = ctypes.PyDLL(None)
@@ -194,23 +197,23 @@ def _libc() -> Any:
     return libc
 
 
-_previous = _Action()
-"""What handled the signal before us."""
-_was_installed = _was_handed_over = False
+_previous_action = _Action()
+"""The handler that was installed before ours."""
+_was_installed = _was_passed_on = False
 
 
-def put_handler_first() -> None:
-    """Install our handler. Asked for every dump and comparison, as others (faulthandler) may have come after us."""
-    global _was_installed, _was_handed_over
+def install_handler() -> None:
+    """Install our handler. Called for every dump and comparison, since others (faulthandler) may have replaced it."""
+    global _was_installed, _was_passed_on
     _was_installed, libc = True, _libc()
     if libc is None:
         return
     current = _Action()
     libc.sigaction(signal.SIGBUS, None, ctypes.byref(current))
     if current.handler != _entry_point():
-        _was_handed_over = False
+        _was_passed_on = False
         ours = _Action(handler=_entry_point(), flags=_SIGINFO | _NODEFER)
-        libc.sigaction(signal.SIGBUS, ctypes.byref(ours), ctypes.byref(_previous))
+        libc.sigaction(signal.SIGBUS, ctypes.byref(ours), ctypes.byref(_previous_action))
 
 
 @cache
@@ -226,29 +229,29 @@ def _entry_point() -> int:
 
 
 def _on_bus_error(_signal: int, info: int, _context: int) -> None:
-    """Mend the fault, or hand it to whoever handled the signal before. After it the load is tried again."""
+    """Repair the fault, or pass it to the previous handler. On return the load is tried again."""
     code = ctypes.c_int.from_address(info + _CODE_AT).value
     address = ctypes.c_void_p.from_address(info + _ADDRESS_AT).value or 0
     try:
-        if code <= 0 or not _mend(address):
-            _hand_over(was_sent=code <= 0)
-    except KeyboardInterrupt as error:  # there is nobody above to catch it; the load fails again, and we come back
+        if code <= 0 or not _map_zeros(address):
+            _pass_on_signal(was_sent=code <= 0)
+    except KeyboardInterrupt as error:  # nothing could catch it here; the load fails again, and we are called again
         _interrupts.append(error)
-    except Exception:  # to come back would fail for ever
-        _hand_over(was_sent=code <= 0)
+    except Exception:  # trying again would fail for ever
+        _pass_on_signal(was_sent=code <= 0)
 
 
-def _mend(address: int) -> bool:
-    """Put pages of zeros where a mapping of ours has none any more: from the new end of its file to the old one."""
+def _map_zeros(address: int) -> bool:
+    """Map zeros in place of the pages that a mapping of ours lost, from the new end of its file to the old one."""
     mapping = _mapping_at(address)
     if mapping is None:
         return False
     memory, left = _memory(mapping), _bytes_left(mapping)
     begin, size = memory.start, len(memory)
-    gone = address - begin if left is None else min(address - begin, left + mmap.PAGESIZE - 1)
-    gone -= gone % mmap.PAGESIZE
+    first_lost = address - begin if left is None else min(address - begin, left + mmap.PAGESIZE - 1)
+    first_lost -= first_lost % mmap.PAGESIZE
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
-    if _libc().mmap(begin + gone, size - gone, mmap.PROT_READ, flags, -1, 0) == _FAILED:
+    if _libc().mmap(begin + first_lost, size - first_lost, mmap.PROT_READ, flags, -1, 0) == _FAILED:
         return False
     _note_loss(mapping, left)
     return True
@@ -260,7 +263,7 @@ def _mapping_at(address: int) -> Mapping | None:
 
 
 def _memory(mapping: Mapping) -> range:
-    import numpy as np  # not above: the app asks for losses before it loads what compares
+    import numpy as np  # not at the top: the app asks about losses before it loads numpy
 
     begin: int = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
     return range(begin, begin + len(mapping))
@@ -273,15 +276,15 @@ def _bytes_left(mapping: Mapping) -> int | None:
         return None
 
 
-def _hand_over(*, was_sent: bool) -> None:
+def _pass_on_signal(*, was_sent: bool) -> None:
     """Let the previous handler have the signal: the load fails again, or the signal is sent again.
 
-    Handlers that were installed in turns may hand it to each other: the second time it is nobody's.
+    Two handlers may pass the signal to each other, so the second time it goes to the default action.
     """
-    global _was_handed_over
-    action = _Action() if _was_handed_over else _previous
-    _was_handed_over = True
+    global _was_passed_on
+    action = _Action() if _was_passed_on else _previous_action
+    _was_passed_on = True
     _libc().sigaction(signal.SIGBUS, ctypes.byref(action), None)
     if was_sent:
         signal.pthread_kill(threading.get_ident(), signal.SIGBUS)
-        put_handler_first()  # whoever it was that had it let the process live
+        install_handler()  # the previous handler did not end the process

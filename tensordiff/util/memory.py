@@ -1,4 +1,4 @@
-"""How much memory this process may still take: what the machine has, what control groups and its own limit allow."""
+"""How much memory this process may still allocate: by the machine, its control groups and its own limit."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 from tensordiff.util.sizes import format_bytes
 
-_WORTH_ASKING = 1 << 26  # to ask takes as long as to fill a few megabytes
+_WORTH_ASKING = 1 << 26  # asking takes as long as filling a few megabytes
 _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def shortage(nbytes: int) -> str | None:
-    """Both numbers, where a process cannot have so many bytes more: to be found out before they are taken.
+    """A text with both numbers if the process cannot have so many bytes more, else None.
 
-    Most systems promise memory that they do not have, and end the process that comes to use it.
+    Ask before allocating: most systems promise memory that they do not have, and kill the process that uses it.
     """
     if nbytes < _WORTH_ASKING or (free := available_memory()) is None or nbytes <= free:
         return None
@@ -26,15 +26,15 @@ def shortage(nbytes: int) -> str | None:
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes that can be taken without swapping or being killed; None where nothing says. ``root`` is for tests."""
+    """Bytes that can be allocated without swapping or being killed; None if nothing says. ``root`` is for tests."""
     limits = (_of_machine(root), *_of_groups(root), _of_process(root))
     return min((max(limit, 0) for limit in limits if limit is not None), default=None)
 
 
 def _of_machine(root: Path) -> int | None:
-    """What the kernel holds to be available, or all there is where it does not say."""
-    if found := re.search(r"^MemAvailable:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE):
-        return int(found[1]) << 10
+    """The memory that the kernel reports as available, or all memory if it does not report that."""
+    if match := re.search(r"^MemAvailable:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE):
+        return int(match[1]) << 10
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -42,7 +42,7 @@ def _of_machine(root: Path) -> int | None:
 
 
 def _of_groups(root: Path) -> Iterator[int | None]:
-    """What is left in the control groups of this process, of either version, and in those around them."""
+    """The memory left in the control groups of this process (version 1 or 2) and in their parents."""
     mounted = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, kinds, path = line.split(":", 2) if line.count(":") >= 2 else ("", "?", "")
@@ -53,13 +53,13 @@ def _of_groups(root: Path) -> Iterator[int | None]:
 
 
 def _upwards(mounted: Path, path: str) -> Iterator[Path]:
-    """A group's folder and those above it. In a container it may be the topmost, whatever its path says."""
+    """The folder of a group and its parents. In a container it may be the topmost one, whatever its path says."""
     parts = [part for part in path.split("/") if part not in ("", "..")]
     return (mounted.joinpath(*parts[:count]) for count in range(len(parts), -1, -1))
 
 
 def _left_in(folder: Path, limit: str, usage: str, cache: str) -> int | None:
-    """What a group allows beside what it uses; files that are only cached are given up when memory is wanted."""
+    """The limit of a group less its usage. Cached files do not count: the kernel drops them when memory is needed."""
     allowed, used = _text(folder / limit).strip(), _text(folder / usage).strip()
     if not allowed.isdecimal() or not used.isdecimal():
         return None
@@ -68,7 +68,7 @@ def _left_in(folder: Path, limit: str, usage: str, cache: str) -> int | None:
 
 
 def _of_process(root: Path) -> int | None:
-    """What ``ulimit -v`` leaves."""
+    """The memory that ``ulimit -v`` leaves."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     taken = _text(root / "proc/self/statm").split()
     if limit == resource.RLIM_INFINITY or not taken:
@@ -77,7 +77,7 @@ def _of_process(root: Path) -> int | None:
 
 
 def _text(path: Path) -> str:
-    """What a file of the system says; nothing where there is no such file."""
+    """The text of a system file; empty if there is none."""
     try:
         return path.read_text()
     except (OSError, ValueError):

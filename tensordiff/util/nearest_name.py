@@ -1,4 +1,4 @@
-"""The name that a misspelt one, or an expression that matches nothing, may have meant."""
+"""Suggest the name that was meant by a misspelt one, or by an expression that matches nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _ALIKE = 0.65  # "mpl" is like "mlp" by 0.67; "nowhere" is like "norm" by 0.55
 
 
 def nearest_name(pattern: str, known: Iterable[str]) -> str | None:
-    """The nearest of the names to a name, a regular expression or a map's ``layers.{i}.mlp``; None if none is near.
+    """The known name nearest to a name, a regular expression or a map's ``layers.{i}.mlp``; None if none is near.
 
-    What is short may mean a part of a long name: ``donw_proj`` the end of ``layers.0.mlp.down_proj``.
+    A short text may mean part of a long name: ``donw_proj`` is close to the end of ``layers.0.mlp.down_proj``.
     """
     plain = _NO_NAME.sub("", _PLACEHOLDER.sub("0", pattern)).strip(".")
     names = list(dict.fromkeys(known))
@@ -25,6 +25,6 @@ def nearest_name(pattern: str, known: Iterable[str]) -> str | None:
 
 
 def _parts(name: str, count: int) -> Iterator[str]:
-    """Parts of a name that follow each other, so many at a time."""
+    """All runs of ``count`` consecutive parts of a name."""
     parts = name.split(".")
     return (".".join(parts[at : at + count]) for at in range(len(parts) - count + 1))

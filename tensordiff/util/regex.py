@@ -1,17 +1,17 @@
-"""Regular expressions of users and files: they mean what Python's ``re`` says, and none takes for ever.
+"""Regular expressions from users and files: they mean what Python's ``re`` says, and none runs for ever.
 
-A few characters such as ``(a+)+$`` keep a backtracking engine busy for longer than the universe is old, and ``re`` has
-no time limit. So whatever comes from a command line, a file or a field of the app becomes a ``UserRegex``, and nothing
-outside of this module hands such text to ``re``:
+A few characters such as ``(a+)+$`` keep a backtracking engine busy for longer than the age of the universe, and ``re``
+has no time limit. So every expression from a command line, a file or a field of the app becomes a ``UserRegex``, and
+nothing outside this module passes such text to ``re``:
 
-- An expression whose repeats are not nested takes a number of steps that can be told beforehand. As long as that is
-  small for a text as long as the one at hand, ``re`` searches it; nearly every expression for nearly every name.
-- Else the package ``regex`` does, which backtracks as well, but stops at a time limit and lets other threads run. Its
-  dialect is brought to that of ``re``: a brace that counts nothing is a brace, and a negated set stays one.
-- Time counts over all texts an expression is tried on, so that a hundred thousand names cannot take a second each.
-- Length, classes and counts are limited, since compiling takes time and memory, too.
+- If the repeats of an expression are not nested, an upper bound of its steps can be computed. ``re`` searches a text
+  that is short enough for that bound to be small; this covers nearly all expressions and names.
+- Otherwise the package ``regex`` searches. It backtracks as well, but supports a timeout and lets other threads run.
+  Its dialect is brought to that of ``re``: a brace that counts nothing is a literal, and negated sets are kept apart.
+- The time limit is for all texts together, so that a hundred thousand names cannot take a second each.
+- Length, character classes and counts are limited, because compiling takes time and memory, too.
 
-Expressions of our own, which are tested, stay with ``re``.
+Our own expressions, which are tested, use ``re`` directly.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ import time
 import warnings
 from collections.abc import Iterable
 from functools import lru_cache
-from re import _parser  # type: ignore[attr-defined]  # what an expression consists of; no other module tells
+from re import _parser  # type: ignore[attr-defined]  # the only way to get at the parts of an expression
 from typing import Any, NamedTuple
 
 from tensordiff.errors import AlignError, printable
 
 LONGEST = 10_000
-"""Characters of an expression, and of the shortest text that it may match."""
+"""Most characters of an expression, and of the shortest text that it may match."""
 SECONDS = 1.0
-"""The time that an expression may take in all."""
+"""The time that one expression may take in all."""
 LONGEST_RESULT = 20_000
-"""Characters that a replacement may leave: rules that double a name one after the other would fill the memory."""
-_QUICK_S = 50e-6  # a search that took no longer is not counted
-_STEPS = 1e6  # that ``re`` may take for one search: some milliseconds
+"""Most characters that a replacement may produce: rules that each double a name would fill the memory."""
+_QUICK_S = 50e-6  # quicker searches are not counted
+_STEPS = 1e6  # for one search by ``re``: some milliseconds
 _MANY_CLASSES = 32  # classes beyond Latin-1, each of which takes ``re`` a hundredth of a second to compile
-_FEW = 64  # counts up to which a repeat is not as good as unbounded
+_SMALL_COUNT = 64  # a repeat with a higher count is treated as unbounded
 
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?:\d+(?:,\d*)?|,\d*)\}|.", re.DOTALL)
 
 
 class UserRegex:
-    """An expression from outside, and what it may still cost. Made anew, it may cost as much again."""
+    """An expression from outside, with the time that it may still take. A new instance has the full time again."""
 
     def __init__(self, what: str, text: str) -> None:
         """``what`` says where the text comes from, such as ``--only``; raises ``AlignError`` for a bad expression."""
         self.plain, self.plain_up_to = _compiled(what, text)
-        self.what, self.text, self.left = what, text, SECONDS
+        self.what, self.text, self.seconds_left = what, text, SECONDS
         self._clock = time.perf_counter
 
     def __repr__(self) -> str:
@@ -57,48 +57,52 @@ class UserRegex:
         """Whether the expression is found anywhere in a text."""
         clock = self._clock
         start = clock()
-        found = self.plain.search(text) if len(text) <= self.plain_up_to else self._limited("search", text)
+        match = self.plain.search(text) if len(text) <= self.plain_up_to else self._limited("search", text)
         if clock() - start > _QUICK_S:
             self._count(clock() - start, text)
-        return found is not None
+        return match is not None
 
     def sub(self, replacement: str, text: str) -> str:
-        """The text with all that is found in it replaced; ``check_replace`` has seen the replacement."""
+        """The text with every match replaced. The replacement must have passed ``check_replace``."""
         clock = self._clock
         start = clock()
         if len(text) <= self.plain_up_to:
-            made = self.plain.sub(replacement, text)
+            result = self.plain.sub(replacement, text)
         else:
-            made = self._limited("sub", replacement, text)
+            result = self._limited("sub", replacement, text)
         if clock() - start > _QUICK_S:
             self._count(clock() - start, text)
-        if len(made) > LONGEST_RESULT:
+        if len(result) > LONGEST_RESULT:
             raise AlignError(
-                f"{self._name} makes {len(made):,} characters of the name {_cut(text)}; let it replace less"
+                f"{self._name} makes {len(result):,} characters of the name {_shown(text)}; let it replace less"
             )
-        return made
+        return result
 
     def _count(self, seconds: float, text: str) -> None:
-        """Take time off what is left. The first time only doubts arise: another process may have had the processor."""
+        """Subtract a time from what is left.
+
+        The first slow search is not counted, since another process may have had the processor; from then on the clock
+        counts the time of this thread only.
+        """
         if self._clock is time.perf_counter:
             self._clock = time.thread_time
             return
-        self.left -= seconds
-        if self.left <= 0:
+        self.seconds_left -= seconds
+        if self.seconds_left <= 0:
             raise self._too_slow(text)
 
     def _limited(self, method: str, *texts: str) -> Any:
-        if self.left <= 0:
+        if self.seconds_left <= 0:
             raise self._too_slow(texts[-1])
         try:
-            return getattr(self._engine, method)(*texts, timeout=self.left, concurrent=True)
+            return getattr(self._engine, method)(*texts, timeout=self.seconds_left, concurrent=True)
         except TimeoutError as error:
-            self.left = 0.0
+            self.seconds_left = 0.0
             raise self._too_slow(texts[-1]) from error
 
     @property
     def _engine(self) -> Any:
-        """The expression as ``regex`` has it; imported only here, since few expressions need it."""
+        """The expression compiled by ``regex``, which is imported only here, since few expressions need it."""
         try:
             return _limited_engine(self.text)
         except ImportError as error:
@@ -108,28 +112,28 @@ class UserRegex:
             raise AlignError(f"{self._name} is nested too deeply to be tried; write it in a simpler way") from error
 
     def _too_slow(self, text: str) -> AlignError:
-        took = f"took more than {SECONDS:g} s, last on the name {_cut(text)}"
+        took = f"took more than {SECONDS:g} s, last on the name {_shown(text)}"
         return AlignError(f"{self._name} {took}; write it without a repeat inside of a repeat, such as (a+)+")
 
     @property
     def _name(self) -> str:
-        return f"{printable(self.what)} {_cut(self.text)}"
+        return f"{printable(self.what)} {_shown(self.text)}"
 
 
-def _cut(text: str) -> str:
+def _shown(text: str) -> str:
     return printable(repr(text) if len(text) <= 80 else f"{text[:80]!r}…")
 
 
 def check_regex(what: str, text: str) -> None:
-    """Raise ``AlignError`` for what is no regular expression, one that Python warns about, or one too large."""
+    """Raise ``AlignError`` for text that is no valid expression, that Python warns about, or that is too large."""
     _compiled(what, text)
 
 
 def check_replace(match: str, replacement: str) -> None:
-    """Raise for a replacement that refers to groups its expression does not have."""
+    """Raise for a replacement that refers to groups that its expression does not have."""
     groups = {number: name for name, number in re.compile(match).groupindex.items()}
     count = re.compile(match).groups
-    # As many groups of the same names, and nothing that could take time.
+    # An expression with as many groups of the same names, which takes no time to match.
     same = "".join(f"(?P<{groups[number]}>)" if number in groups else "()" for number in range(1, count + 1))
     try:
         re.compile(same).sub(replacement, "")
@@ -143,12 +147,12 @@ def check_replace(match: str, replacement: str) -> None:
 class _Compiled(NamedTuple):
     plain: re.Pattern[str]
     plain_up_to: int
-    """The longest text on which ``re`` takes few steps."""
+    """The longest text that ``re`` searches in few steps."""
 
 
 def _compiled(what: str, text: str) -> _Compiled:
     if len(text) > LONGEST:
-        raise AlignError(f"{printable(what)} {_cut(text)} has {len(text):,} characters; the most are {LONGEST:,}")
+        raise AlignError(f"{printable(what)} {_shown(text)} has {len(text):,} characters; the most are {LONGEST:,}")
     try:
         with _warnings_lock, warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -156,14 +160,14 @@ def _compiled(what: str, text: str) -> _Compiled:
     except (re.error, OverflowError, RecursionError, Warning) as error:
         raise AlignError(printable(f"{what} {text!r} is not a regular expression: {error}")) from error
     except _TooLarge as error:
-        raise AlignError(f"{printable(what)} {_cut(text)} {error}") from error
+        raise AlignError(f"{printable(what)} {_shown(text)} {error}") from error
 
 
-_warnings_lock = threading.Lock()  # what is done with warnings is a setting of the whole process
+_warnings_lock = threading.Lock()  # warning filters are a setting of the whole process
 
 
 class _TooLarge(Exception):
-    """An expression that takes too much to compile."""
+    """An expression that is too expensive to compile."""
 
 
 @lru_cache(maxsize=256)
@@ -178,7 +182,7 @@ def _compile(text: str) -> _Compiled:
 
 
 class _Steps(NamedTuple):
-    """How many ways a search may try at one place of a text: at most ``ways`` times its length to the ``power``."""
+    """An upper bound of the ways to match at one position: ``ways`` times the text's length to the ``power``."""
 
     ways: float = 1.0
     power: int = 0
@@ -188,17 +192,17 @@ class _Steps(NamedTuple):
         return self == _Steps()
 
     def longest_text(self) -> int:
-        """The longest text that takes few steps; a search begins at each of its places."""
+        """The longest text that takes few steps; a search starts at each of its positions."""
         if self.ways > _STEPS:
             return -1
         return int((_STEPS / self.ways) ** (1 / (self.power + 1))) - 1
 
 
-_ENDLESS = _Steps(float("inf"))
+_UNBOUNDED = _Steps(float("inf"))
 
 
 def _sequence_steps(items: Iterable[tuple[Any, Any]]) -> _Steps:
-    """Parts one after the other: each way of one may be tried with each of the next."""
+    """Consecutive parts: each way of one may be tried with each way of the next."""
     ways, power = 1.0, 0
     for kind, value in items:
         part = _steps(str(kind), value)
@@ -222,27 +226,27 @@ def _steps(kind: str, value: Any) -> _Steps:
             return _any_of([part for part in value[1:] if part is not None])
         case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
             return _repeat_steps(*value)
-    return _ENDLESS  # of a newer Python
+    return _UNBOUNDED  # of a newer Python
 
 
 def _any_of(parts: Iterable[Any]) -> _Steps:
-    found = [_sequence_steps(part) for part in parts]
-    return _Steps(sum(part.ways for part in found), max(part.power for part in found))
+    branches = [_sequence_steps(part) for part in parts]
+    return _Steps(sum(part.ways for part in branches), max(part.power for part in branches))
 
 
 def _repeat_steps(least: Any, most: Any, body: Any) -> _Steps:
-    """A repeat of what has one length; where what is repeated varies itself, there is no bound worth telling."""
+    """A repeat of something of fixed length. If the repeated part varies in length itself, there is no useful bound."""
     inner = _sequence_steps(body)
     if int(most) <= 1:
         return _Steps(inner.ways + 1, inner.power)
     if not inner.is_fixed:
-        return _ENDLESS
+        return _UNBOUNDED
     count = max(int(most) - int(least) + 1, int(least))
-    return _Steps(float(count)) if count <= _FEW else _Steps(1.0, 1)
+    return _Steps(float(count)) if count <= _SMALL_COUNT else _Steps(1.0, 1)
 
 
 def _count_classes(items: Iterable[Any]) -> int:
-    """Classes that hold a character beyond Latin-1."""
+    """How many character classes hold a character beyond Latin-1."""
     return sum(_count_classes_of(str(item[0]), item[1]) for item in items)
 
 
@@ -280,7 +284,7 @@ def _limited_engine(text: str) -> Any:
 
 
 def _for_regex(token: str) -> str:
-    """A token of ``re`` as ``regex`` understands the same."""
+    """Translate a token of ``re`` into what ``regex`` understands the same way."""
     if token == "{":  # noqa: S105 - which else begins a fuzzy match
         return r"\{"
     if token.startswith("[^"):  # of two negated sets as alternatives, regex would make one

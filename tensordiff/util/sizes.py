@@ -9,7 +9,7 @@ _LETTERS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def parse_bytes(text: str) -> int | None:
-    """The number of bytes that somebody wrote: 500000000, 500MB, 2 GB; None where it is none."""
+    """Parse a number of bytes: 500000000, 500MB, 2 GB; None if the text is none of these."""
     digits = text.strip().lower().removesuffix("b").rstrip()
     unit = _LETTERS.get(digits[-1:], 1)
     try:
@@ -29,11 +29,11 @@ def format_bytes(nbytes: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A share in percent, rounded down to a tenth: ``100%`` is all of them."""
+    """A share in percent, rounded down to a tenth, so that only all of them is ``100%``."""
     return f"{math.floor(1000 * share + 1e-9) / 10:g}%"
 
 
 def format_percent_of(count: int, total: int) -> str:
-    """How many of so many, in percent by the same rounding; some are never ``0%``."""
+    """A count as a percentage of a total, rounded the same way; a count above zero is never shown as ``0%``."""
     share = count / total if total else 0.0
     return format_percent(share) if share >= 0.001 or not count else "<0.1%"

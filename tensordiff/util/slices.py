@@ -1,9 +1,9 @@
-"""Work on millions of objects in small slices, so that other threads run meanwhile.
+"""Work on millions of objects in small slices, so that other threads can run in between.
 
-Python lets another thread run between two steps of its own. One call into C is a single step, however long it takes:
-to sort a million keys, to grow a set or a dict beyond a million, or to free a collection whose million objects nobody
-else holds, keeps the app from answering a key for a tenth to half a second. Done in slices it takes little longer as a
-whole, and no step is long.
+Python switches threads between two of its own steps. A call into C is one step, however long it takes: sorting a
+million keys, growing a set or a dict beyond a million, or freeing a collection that alone holds a million objects keeps
+the app from answering a key for a tenth to half a second. Done in slices it takes little longer in total, and no step
+is long.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SlicedSet(Generic[HashT]):
         return one in self._parts[hash(one) >> 4 & 63]  # an id ends with four zeros
 
     def add(self, one: HashT) -> None:
-        """Take one in."""
+        """Add an element."""
         self._parts[hash(one) >> 4 & 63].add(one)
 
     def __iter__(self) -> Iterator[HashT]:
@@ -46,7 +46,7 @@ class SlicedSet(Generic[HashT]):
 
 
 class SlicedDict(MutableMapping[HashT, ValueT]):
-    """A dict in parts, each of which grows by itself. It keeps the order of its keys, and none can be taken out."""
+    """A dict in parts, each of which grows by itself. It keeps the order of its keys, and keys cannot be removed."""
 
     def __init__(self) -> None:
         self._parts: list[dict[HashT, ValueT]] = [{} for _ in range(_PARTS)]
@@ -56,7 +56,7 @@ class SlicedDict(MutableMapping[HashT, ValueT]):
         return self._parts[hash(key) >> 4 & 63][key]
 
     def get(self, key: HashT, default: Any = None) -> Any:
-        """The value of a key, if it is there."""
+        """The value of a key, or the default."""
         return self._parts[hash(key) >> 4 & 63].get(key, default)
 
     def __setitem__(self, key: HashT, value: ValueT) -> None:
@@ -66,7 +66,7 @@ class SlicedDict(MutableMapping[HashT, ValueT]):
         part[key] = value
 
     def setdefault(self, key: HashT, default: Any = None) -> Any:
-        """The value of a key, which is given to it first where it has none."""
+        """The value of a key, which is set to the default first if there is none."""
         part = self._parts[hash(key) >> 4 & 63]
         if key not in part:
             self._keys.append(key)
@@ -82,7 +82,7 @@ class SlicedDict(MutableMapping[HashT, ValueT]):
         return len(self._keys)
 
     def in_order(self) -> Iterator[ValueT]:
-        """The values, in the order of their keys: as ``values()``, in half the time."""
+        """The values in the order of their keys: like ``values()``, in half the time."""
         parts = self._parts
         return (parts[hash(key) >> 4 & 63][key] for key in self._keys)
 
@@ -92,7 +92,7 @@ class SlicedDict(MutableMapping[HashT, ValueT]):
 
 
 def release(*collections: list[Any] | dict[Any, Any] | set[Any] | SlicedSet[Any] | SlicedDict[Any, Any]) -> None:
-    """Empty large collections that are not needed any more."""
+    """Empty large collections that are no longer needed."""
     for some in collections:
         if isinstance(some, SlicedSet | SlicedDict):
             some.release()
@@ -108,11 +108,13 @@ def release(*collections: list[Any] | dict[Any, Any] | set[Any] | SlicedSet[Any]
 
 
 def sorted_positions(keys: Sequence[KeyT], part: int = 1 << 13) -> list[int]:
-    """Positions by key, equal ones in their own order: the keys are put into parts that follow each other, and each
-    part is sorted by itself."""
+    """The positions of keys in sorted order, equal keys in their own order.
+
+    The keys are first split into ranges, and each range is sorted by itself.
+    """
     if len(keys) <= part:
         return sorted(range(len(keys)), key=keys.__getitem__)
-    sample = sorted(keys[:: max(1, part // 8)])  # eight of each part, on the average
+    sample = sorted(keys[:: max(1, part // 8)])  # about eight of each part
     bounds = sample[8::8]
     parts: list[list[int]] = [[] for _ in range(len(bounds) + 1)]
     for at, key in enumerate(keys):

@@ -1,6 +1,7 @@
-"""Reading a file whole that should be small: rules, sessions, suites. What it says of its size is not believed.
+"""Read a whole file that should be small (rules, sessions, suites), without trusting its reported size.
 
-A device or a pipe says 0 and may never end. A pipe is read all the same, since a shell makes one of ``<(command)``.
+A device or a pipe reports size 0 and may never end. A pipe is read all the same, since a shell makes one of
+``<(command)``.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ MOST = 64 << 20
 
 
 class TooLong(ValueError):
-    """There is more in it than there may be."""
+    """The file is longer than allowed."""
 
 
 def read_small(path: Path, most: int = MOST) -> bytes:
-    """All of a file; raises ``TooLong`` where it has more than so many bytes."""
+    """The content of a file; raises ``TooLong`` if it has more than ``most`` bytes."""
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:

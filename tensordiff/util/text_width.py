@@ -1,7 +1,7 @@
 """Text cut, padded and wrapped to a width.
 
-A width is counted in columns of a terminal: a wide character takes two, a combining accent none. The cutting functions
-take another ``measure`` where a width means something else: ``len`` for files, Rich's ``cell_len`` in the app.
+Width counts terminal columns: a wide character takes two, a combining accent none. The cutting functions accept another
+``measure`` where width means something else: ``len`` for files, Rich's ``cell_len`` in the app.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from itertools import accumulate
 
 Measure = Callable[[str], int]
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.)", re.ASCII)
-"""A layer's number."""
+"""The number of a layer."""
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """How many terminal columns a text takes."""
     return len(text) if text.isascii() else sum(map(_character_columns, text))
 
 
@@ -28,12 +28,12 @@ def _character_columns(character: str) -> int:
 
 
 def pad(text: str, width: int) -> str:
-    """Fill up with spaces."""
+    """Pad with spaces."""
     return text + " " * (width - columns(text))
 
 
 def cut_middle(text: str, width: int | None, measure: Measure = columns) -> str:
-    """Cut out the middle: a layer's number and its last part tell it from others. None is as wide as it takes."""
+    """Cut out the middle, since a layer's number and last part distinguish it. A width of None cuts nothing."""
     if width is None or measure(text) <= width:
         return text
     head = _head(text, (width - 1) // 3, measure)
@@ -53,15 +53,15 @@ def cut_end(text: str, width: int, measure: Measure = columns) -> str:
 
 
 def _head(text: str, width: int, measure: Measure = columns) -> str:
-    """As much of the beginning as fits. A few accents a character are kept, a heap of them is not."""
+    """As much of the beginning as fits. A few accents per character are kept, a pile of them is not."""
     some = text[: 4 * width]
     return some[: sum(total <= width for total in accumulate(map(measure, some)))]
 
 
 def wrap(text: str, width: int | None, first: str = "", rest: str = "") -> Iterator[str]:
-    """Lines of at most so many columns, cut at spaces where there are any; one line where width is None.
+    """Lines of at most ``width`` columns, broken at spaces if there are any; one line if the width is None.
 
-    ``first`` stands before the first line, ``rest`` before those that follow.
+    ``first`` precedes the first line, ``rest`` all later ones.
     """
     line, begun = first, False
     for word in text.split(" ") if width is None else _pieces(text, width - max(len(first), len(rest))):
@@ -74,7 +74,7 @@ def wrap(text: str, width: int | None, first: str = "", rest: str = "") -> Itera
 
 
 def _pieces(text: str, width: int) -> Iterator[str]:
-    """Words, those too long for a line in parts."""
+    """The words; a word that is too long for a line comes in parts."""
     for word in text.split(" "):
         yield (part := _head(word, width))
         at = len(part)

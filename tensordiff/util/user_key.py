@@ -1,10 +1,10 @@
-"""Whether it was this user who wrote something: signatures by a key that only this user has.
+"""Signatures by a key that only this user has, to tell whether this user wrote something.
 
-What lies in a folder of dumps or results may come from anyone. Where it is to be believed, it carries a signature, for
-a purpose, so that what is signed for one is of no use for another.
+Anyone may have put files into a folder of dumps or results. What is to be trusted therefore carries a signature. Each
+signature is for one purpose, so that it is worthless for any other.
 
-The key is 32 random bytes in the user's state folder. Where it cannot be kept or is not safe to use, a key of this
-process takes its place: what this process has signed it believes, and every other process does not.
+The key is 32 random bytes in the user's state folder. If it cannot be stored there, or is not safe to use, a key of
+this process takes its place: then this process trusts what it signed itself, and no other process does.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _PROCESS_KEY = secrets.token_bytes(_BYTES)
 
 
 def sign(purpose: str, text: str) -> str:
-    """A signature of text, in this user's name."""
+    """Sign a text in this user's name."""
     return _signature(_own_key(), purpose, text)
 
 
 def why_not_own(purpose: str, text: str, signature: object) -> str:
-    """Why a text is not known to be this user's own; nothing where it is."""
+    """Why a text is not known to be this user's own; empty if it is."""
     if not isinstance(signature, str):
         return "it is not signed"
     key, why = _read_key()
@@ -45,13 +45,13 @@ def _signature(key: bytes, purpose: str, text: str) -> str:
 
 def key_file() -> Path:
     """Where the key is kept."""
-    from platformdirs import user_state_path  # a child's interpreter may lack it, and needs no key
+    from platformdirs import user_state_path  # not at the top: the interpreter of a child may lack it and needs no key
 
     return user_state_path("tensordiff", appauthor=False) / "capture.key"
 
 
 def _own_key() -> bytes:
-    """The user's key, made where there is none; this process's own where that is impossible."""
+    """The user's key, which is created if there is none; the key of this process if that is impossible."""
     key, _ = _read_key()
     if key is None and not os.path.lexists(key_file()):
         with suppress(OSError):  # a home that cannot be written
@@ -61,7 +61,7 @@ def _own_key() -> bytes:
 
 
 def _create_key(path: Path) -> None:
-    """Make a key under its name whole or not at all; of two processes that do so, one succeeds and both use that."""
+    """Create the key file, whole or not at all. If two processes do so at once, one succeeds and both use its key."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.parent.stat().st_mode & 0o022:  # made by an earlier version, where the umask lets a group write
         path.parent.chmod(0o700)
@@ -79,7 +79,7 @@ def _create_key(path: Path) -> None:
 
 
 def _read_key() -> tuple[bytes | None, str]:
-    """The key, or why there is none: it must be a plain file which nobody but this user can read or replace."""
+    """The key, or why there is none: it must be a regular file that nobody but this user can read or replace."""
     path = key_file()
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -95,10 +95,10 @@ def _read_key() -> tuple[bytes | None, str]:
         os.close(handle)
 
 
-def _why_unsafe(found: os.stat_result, path: Path) -> str | None:
-    if not stat.S_ISREG(found.st_mode) or found.st_size != _BYTES:
+def _why_unsafe(status: os.stat_result, path: Path) -> str | None:
+    if not stat.S_ISREG(status.st_mode) or status.st_size != _BYTES:
         return f"it is no file of {_BYTES} bytes; remove it, and a new one is made"
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         return "others may read or own it; remove it, and a new one is made"
     folder = path.parent.stat()
     if folder.st_uid != os.geteuid() or folder.st_mode & 0o022:

@@ -1,4 +1,4 @@
-"""Two checkpoints compared: every parameter with its verdict, and what they come to together."""
+"""Comparing two checkpoints: a verdict for every parameter, and the overall outcome."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tensordiff.util.mappings import count_losses, raise_losses
 from tensordiff.util.regex import UserRegex
 from tensordiff.weights.groups import FindingGroup, grouped
 from tensordiff.weights.hint.catalogue import hint_for
-from tensordiff.weights.hint.seen import Slots, see
+from tensordiff.weights.hint.pair_tables import ParameterFinder, read_tables
 from tensordiff.weights.layouts import replicas_differ
 from tensordiff.weights.measure import measure_pair
 from tensordiff.weights.packed import quantization_of
 from tensordiff.weights.pairing import Pairing, pair_parameters
 from tensordiff.weights.parameters import Parameter
 from tensordiff.weights.sides import ParameterPair, SideView
-from tensordiff.weights.transposition import LAYOUT_FINDINGS, is_turned
+from tensordiff.weights.transposition import LAYOUT_FINDINGS, is_transposed
 from tensordiff.weights.views import Reshaped, Rows, read_rows, row_ranges
 
 WeightVerdict = Literal["agrees", "diverges", "missing", "unexpected", "unknown"]
 FINDINGS: tuple[WeightVerdict, ...] = ("diverges", "missing", "unexpected")
 MOST_HINTS = 400
-"""Differing parameters that are looked at closely; where all differ, the first hundreds say why."""
+"""How many differing parameters are examined closely; if all differ, the first hundreds say why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class ParameterRow:
     verdict: WeightVerdict
     why: str
     reference: str | None
-    """Its name on the reference's side, or an expression; None where it has none."""
+    """Its name on the reference's side, or an expression; None if it has none."""
     candidate: str | None
     by: str | None = None
     views: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class ParameterRow:
 
 @dataclass(frozen=True)
 class WeightsOutcome:
-    """What a whole comparison came to."""
+    """The outcome of a whole comparison."""
 
     rows: tuple[ParameterRow, ...]
     unread: tuple[str, ...] = ()
@@ -77,12 +77,12 @@ class WeightsOutcome:
 
     @cached_property
     def findings(self) -> tuple[ParameterRow, ...]:
-        """What differs, is missing or is there too much."""
+        """Parameters that differ, are missing or are unexpected."""
         return tuple(row for row in self.rows if row.is_finding)
 
     @cached_property
     def compared(self) -> int:
-        """How many parameters were laid side by side; of those without elements, nothing was."""
+        """How many parameters were compared by value; those without elements do not count."""
         return sum(row.diff is not None and row.diff.elements > 0 for row in self.rows)
 
     @property
@@ -92,18 +92,18 @@ class WeightsOutcome:
 
     @cached_property
     def doubts(self) -> tuple[str, ...]:
-        """Why this could not be said to agree."""
-        found = list(self.unread)
+        """Why this cannot be said to agree."""
+        doubts = list(self.unread)
         unknown = [row for row in self.rows if row.verdict == "unknown"]
         if unknown:
             first = f"{printable(unknown[0].name)}: {unknown[0].why}"
-            found.append(f"{len(unknown)} parameters could not be compared, first {first}")
+            doubts.append(f"{len(unknown)} parameters could not be compared, first {first}")
         if not self.compared and not (self.unread and not self.rows):
-            found.append("no parameter of one side could be paired with one of the other; write rules (--rules)")
+            doubts.append("no parameter of one side could be paired with one of the other; write rules (--rules)")
         elif 100 * self.coverage < self.min_coverage:
             share = f"only {self.compared} of {len(self.rows)} parameters could be paired"
-            found.append(f"{share}, less than {self.min_coverage:g} %; write rules (--rules), or lower --min-coverage")
-        return tuple(found)
+            doubts.append(f"{share}, less than {self.min_coverage:g} %; write rules (--rules), or lower --min-coverage")
+        return tuple(doubts)
 
     @cached_property
     def counts(self) -> dict[WeightVerdict, int]:
@@ -113,7 +113,10 @@ class WeightsOutcome:
 
     @property
     def verdict(self) -> Literal["agrees", "diverges", "unknown"]:
-        """In one word. What is missing is no finding where names were not understood at all, or not all was read."""
+        """The verdict in one word.
+
+        Missing parameters are no findings if names were not understood at all, or not everything was read.
+        """
         if any(row.verdict == "diverges" for row in self.rows):
             return "diverges"
         if self.findings and not self.unread and self.compared and 100 * self.coverage >= self.min_coverage:
@@ -122,11 +125,11 @@ class WeightsOutcome:
 
     @property
     def exit_status(self) -> int:
-        """As the contract has it."""
+        """The exit status that the command-line contract defines."""
         return {"agrees": 0, "diverges": 1, "unknown": 2}[self.verdict]
 
     def groups(self) -> list[FindingGroup]:
-        """Findings that are the same in many layers, together."""
+        """Findings that are the same in many layers, grouped."""
         return grouped(self.findings)
 
 
@@ -145,7 +148,7 @@ class WeightsComparison:
         self.reference, self.candidate = reference, candidate
         self.limits, self.min_coverage = limits or Limits(), min_coverage
         self.pairing: Pairing = pair_parameters(reference, candidate, rules)
-        self._slots = Slots(self.pairing.reference), Slots(self.pairing.candidate)
+        self._finders = ParameterFinder(self.pairing.reference), ParameterFinder(self.pairing.candidate)
         self._only = only
         self._is_chosen: Callable[[str], bool] = UserRegex("--only", only).matches if only else lambda _: True
         self._hints = 0
@@ -156,7 +159,7 @@ class WeightsComparison:
         return len(pairing.pairs) + len(pairing.missing) + len(pairing.unexpected)
 
     def rows(self) -> Iterator[ParameterRow]:
-        """Every parameter, read as it is asked for."""
+        """A row for every parameter, read on demand."""
         for pair in self.pairing.pairs:
             if self._is_chosen(pair.name):
                 yield self._row(pair)
@@ -168,7 +171,7 @@ class WeightsComparison:
                 yield self._alone(item, "unexpected")
 
     def outcome(self, rows: Iterable[ParameterRow]) -> WeightsOutcome:
-        """What the rows come to."""
+        """The outcome of the rows."""
         unread = [*self.reference.unread, *self.candidate.unread]
         unread += [
             f"{dump.path}: is an interrupted capture; what came after was not compared"
@@ -176,12 +179,12 @@ class WeightsComparison:
             if dump.interrupted
         ]
         unread += [f"{side}: {item.name} {why}" for side, item, why in self.pairing.unread]
-        found = tuple(rows)
-        if not found and self._only and len(self):
+        found_rows = tuple(rows)
+        if not found_rows and self._only and len(self):
             unread.append(
                 f"none of the {len(self)} parameters is named like {self._only!r}; without --only all are compared"
             )
-        return WeightsOutcome(found, tuple(map(printable, unread)), tuple(self._notes()), self.min_coverage)
+        return WeightsOutcome(found_rows, tuple(map(printable, unread)), tuple(self._notes()), self.min_coverage)
 
     def _notes(self) -> Iterator[str]:
         if derived := self.pairing.derived:
@@ -190,7 +193,7 @@ class WeightsComparison:
             yield f"on one side only, but computed by the model itself: {names}{more}"
         if training := self.pairing.training:
             yield f"training state on one side only, ignored: {printable(training[0].name)}{_and_more(training)}"
-        if turned := [pair for pair in self.pairing.pairs if is_turned(pair) and not pair.unlike]:
+        if turned := [pair for pair in self.pairing.pairs if is_transposed(pair) and not pair.mismatch]:
             names = f"{printable(turned[0].name)}{_and_more(turned)}"
             yield f"taken as laid out [in, out] on one side and [out, in] on the other: {names}"
         for rule in self.pairing.learned:
@@ -216,8 +219,8 @@ class WeightsComparison:
         )  # fmt: skip
 
     def _measured(self, pair: ParameterPair) -> ParameterRow:
-        if pair.unlike:
-            return self._about(pair, "diverges", pair.unlike, hint=self._hint_of_shapes(pair))
+        if pair.mismatch:
+            return self._about(pair, "diverges", pair.mismatch, hint=self._hint_of_shapes(pair))
         limits = self.limits.for_pair(pair.name, "output")
         measured = measure_pair(pair.reference.stored, pair.candidate.stored, limits.tolerance)
         diff = measured.diff
@@ -234,7 +237,7 @@ class WeightsComparison:
         return self._agreeing(pair, diff, explained)
 
     def _agreeing(self, pair: ParameterPair, diff: Diff, explained: str) -> ParameterRow:
-        """What is common is the same; rows that only one side has may still be a finding."""
+        """The row of a pair whose common part is equal; rows that only one side has may still be a finding."""
         for side in (pair.reference, pair.candidate):
             if replicas_differ(side):
                 return self._about(pair, "diverges", "devices that should hold the same do not", diff=diff)
@@ -244,8 +247,8 @@ class WeightsComparison:
                 return self._about(pair, "diverges", f"{explained}; {hint.sentence}", diff=diff, hint=hint)
             padding = f"padded by {abs(pair.extra_rows)} rows of zeros"
             return self._about(pair, "agrees", f"{explained}; {padding}", diff=diff)
-        told = f"{explained}; tied to the embedding" if pair.is_tied else explained
-        return self._about(pair, "agrees", told, diff=diff)
+        text = f"{explained}; tied to the embedding" if pair.is_tied else explained
+        return self._about(pair, "agrees", text, diff=diff)
 
     def _untied(self, pair: ParameterPair) -> tuple[WeightVerdict, str]:
         is_missing = "tied" in pair.candidate.views
@@ -257,9 +260,9 @@ class WeightsComparison:
         self._hints += 1
         if self._hints > MOST_HINTS:
             return None
-        found = hint_for(see(pair, *self._slots))
-        if found is not None or not pair.convention:
-            return found
+        hint = hint_for(read_tables(pair, *self._finders))
+        if hint is not None or not pair.convention:
+            return hint
         plain = pair.reference, SideView.of(pair.candidate.parameters[0])
         if plain[1].stored.spec.shape != pair.reference.stored.spec.shape:
             return None
@@ -270,9 +273,9 @@ class WeightsComparison:
                     f"laid out differently from the others of its kind ({pair.convention})", {})  # fmt: skip
 
     def _hint_of_shapes(self, pair: ParameterPair) -> Hint | None:
-        """Where shapes or layouts differ: the same numbers in another shape, or a slice of them."""
-        if pair.unlike in LAYOUT_FINDINGS:
-            return Hint("transposed", pair.unlike, {})
+        """A hint if shapes or layouts differ: the same numbers in another shape, or a slice of them."""
+        if pair.mismatch in LAYOUT_FINDINGS:
+            return Hint("transposed", pair.mismatch, {})
         ref, cand = pair.reference.stored, pair.candidate.stored
         a, b = ref.spec.shape, cand.spec.shape
         if ref.spec.size == cand.spec.size:
@@ -287,14 +290,14 @@ class WeightsComparison:
 
     def _alone(self, item: Parameter, verdict: WeightVerdict) -> ParameterRow:
         is_missing = verdict == "missing"
-        other = self._slots[1 if is_missing else 0].holding(item.stored)
-        told = "is not in the candidate" if is_missing else "is not in the reference"
+        other = self._finders[1 if is_missing else 0].holding(item.stored)
+        text = "is not in the candidate" if is_missing else "is not in the reference"
         if other:
             side = "candidate" if is_missing else "reference"
-            told += f"; its values are {printable(other[0].name)} of the {side}"
+            text += f"; its values are {printable(other[0].name)} of the {side}"
         kinds = (type_of(item.stored), None) if is_missing else (None, type_of(item.stored))
         return ParameterRow(
-            name=item.title, verdict=verdict, why=told, reference=item.name if is_missing else None,
+            name=item.title, verdict=verdict, why=text, reference=item.name if is_missing else None,
             candidate=None if is_missing else item.name, dtypes=kinds, shape=item.spec.shape,
         )  # fmt: skip
 
@@ -316,7 +319,7 @@ def _how_far(diff: Diff) -> str:
 
 
 def _extra_rows(pair: ParameterPair) -> Hint | None:
-    """What is wrong with the rows that only one side has; None where they are zeros."""
+    """What is wrong with the rows that only one side has; None if they are zeros."""
     side = pair.candidate if pair.extra_rows > 0 else pair.reference
     stored = side.stored.stored if isinstance(side.stored, Rows | Reshaped) else side.stored
     rows = stored.spec.shape[0]
@@ -333,6 +336,6 @@ def _extra_rows(pair: ParameterPair) -> Hint | None:
 
 
 def compare_weights(reference: Dump, candidate: Dump, rules: RulesFile | None = None) -> WeightsOutcome:
-    """Compare at once."""
+    """Compare two checkpoints at once."""
     comparison = WeightsComparison(reference, candidate, rules)
     return comparison.outcome(comparison.rows())

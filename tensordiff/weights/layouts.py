@@ -1,7 +1,7 @@
 """Shapes that fit, and layouts that a whole checkpoint has by convention.
 
-A transposed ``Conv1D``, an embedding padded to a round number of rows, llama.cpp's order of rope's rows: each is no bug
-where all parameters of its kind are so. Where some are and one is not, that one is a finding.
+A transposed ``Conv1D``, an embedding padded to a round number of rows, llama.cpp's order of rope's rows: each of these
+is no bug if all parameters of its kind have it. If most have it and one does not, that one is a finding.
 """
 
 from __future__ import annotations
@@ -39,44 +39,44 @@ _MOST_HEAD = 1024
 
 
 def fit_shapes(pair: ParameterPair) -> ParameterPair:
-    """The pair in one shape, where shards, transposition or padding make it so."""
+    """The pair in one shape, if joining shards, transposing or dropping padding achieves that."""
     pair = _with_shards(pair)
     a, b = pair.reference.stored.spec.shape, pair.candidate.stored.spec.shape
     if a == b:
         return pair
     if tuple(n for n in a if n != 1) == tuple(n for n in b if n != 1):
-        seen = pair.candidate.seen(Reshaped(pair.candidate.stored, a), f"as {list(a)}")
-        return replace(pair, candidate=seen)
+        reshaped = pair.candidate.with_view(Reshaped(pair.candidate.stored, a), f"as {list(a)}")
+        return replace(pair, candidate=reshaped)
     if len(a) == len(b) >= 2 and (*a[:-2], a[-1], a[-2]) == b:
-        return replace(pair, candidate=pair.candidate.seen(Transposed(pair.candidate.stored), "transposed"))
+        return replace(pair, candidate=pair.candidate.with_view(Transposed(pair.candidate.stored), "transposed"))
     is_vocabulary = any(item.is_vocabulary for side in (pair.reference, pair.candidate) for item in side.parameters)
     if len(a) == len(b) and a[1:] == b[1:] and is_vocabulary:
         return _with_rows(pair, min(a[0], b[0]), b[0] - a[0])
-    return replace(pair, unlike=f"shapes differ: {list(a)} and {list(b)}")
+    return replace(pair, mismatch=f"shapes differ: {list(a)} and {list(b)}")
 
 
 def _with_rows(pair: ParameterPair, rows: int, extra: int) -> ParameterPair:
     sides = [
-        side if side.stored.spec.shape[0] == rows else side.seen(Rows(side.stored, rows), f"first {rows} rows")
+        side if side.stored.spec.shape[0] == rows else side.with_view(Rows(side.stored, rows), f"first {rows} rows")
         for side in (pair.reference, pair.candidate)
     ]
     return replace(pair, reference=sides[0], candidate=sides[1], extra_rows=extra)
 
 
 def _with_shards(pair: ParameterPair) -> ParameterPair:
-    """What several devices hold in parts, put together so that it has the other side's shape."""
+    """Join what several devices hold in parts, so that it has the other side's shape."""
     sides = [pair.reference, pair.candidate]
     for k, side in enumerate(sides):
         if len(side.parameters) != 1 or not (shards := side.parameters[0].shards):
             continue
         wanted = sides[1 - k].stored.spec.shape
         if joined := joined_shards(shards, wanted):
-            sides[k] = side.seen(*joined)
+            sides[k] = side.with_view(*joined)
     return replace(pair, reference=sides[0], candidate=sides[1])
 
 
 def joined_shards(shards: Sequence[StoredTensor], shape: tuple[int, ...]) -> tuple[StoredTensor, str] | None:
-    """Shards along the axis under which they have a shape; the first where each has it by itself."""
+    """Shards joined along the axis that gives a shape; the first one if each has it by itself."""
     first = shards[0].spec.shape
     if first == shape:
         return shards[0], f"one of {len(shards)} replicas"
@@ -90,7 +90,7 @@ def joined_shards(shards: Sequence[StoredTensor], shape: tuple[int, ...]) -> tup
 
 
 def replicas_differ(side: SideView) -> bool:
-    """Whether the devices that should hold the same do not."""
+    """Whether devices that should hold the same do not."""
     item = side.parameters[0]
     if len(side.parameters) != 1 or not item.shards or not any("replicas" in view for view in side.views):
         return False
@@ -99,29 +99,29 @@ def replicas_differ(side: SideView) -> bool:
 
 
 def with_conventions(pairs: Sequence[ParameterPair], is_permuted: bool) -> list[ParameterPair]:
-    """Pairs seen by the layouts that their checkpoints keep throughout."""
-    found = with_transposition(pairs)
-    return _norms(_rope_rows(found)) if is_permuted else found
+    """Pairs viewed by the layouts that their checkpoints use throughout."""
+    viewed = with_transposition(pairs)
+    return _norms(_rope_rows(viewed)) if is_permuted else viewed
 
 
 def _norms(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
-    """GGUF keeps Gemma's norms with the 1 added that its code adds: so are all of them, or none."""
+    """Subtract the 1 that GGUF adds to Gemma's norms (its code adds it, too): all norms have it, or none."""
     norms = [
         k for k, pair in enumerate(pairs) if _NORM.search(pair.name) and len(pair.reference.stored.spec.shape) == 1
     ]
     shifted = [k for k in norms if _is_one_more(pairs[k])]
     if 2 * len(shifted) <= len(norms):
         return list(pairs)
-    found = list(pairs)
+    result = list(pairs)
     for k in norms:
         side = pairs[k].candidate
-        seen = side.seen(Shifted(side.stored, -1.0), "less the 1 that GGUF adds to norms")
-        found[k] = replace(pairs[k], candidate=seen, convention="norms kept as 1 + w")
-    return found
+        shifted_view = side.with_view(Shifted(side.stored, -1.0), "less the 1 that GGUF adds to norms")
+        result[k] = replace(pairs[k], candidate=shifted_view, convention="norms kept as 1 + w")
+    return result
 
 
 def _is_one_more(pair: ParameterPair) -> bool:
-    if pair.unlike:
+    if pair.mismatch:
         return False
     try:
         ref, cand = (as_floats(side.stored.read()) for side in (pair.reference, pair.candidate))
@@ -135,12 +135,12 @@ def _is_one_more(pair: ParameterPair) -> bool:
 
 
 def _rope_rows(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
-    """GGUF and Llama's original code keep rope's pairs side by side: the order that most layers show is theirs."""
+    """Reorder rope's rows as most layers need it: GGUF and Llama's original code interleave the halves."""
     votes: Counter[tuple[str, str, int]] = Counter()
     counts: Counter[str] = Counter()
     for pair in pairs:
         match = _ROPE.search(pair.name)
-        if match is None or pair.unlike:
+        if match is None or pair.mismatch:
             continue
         counts[match[1]] += 1
         if (order := rope_order(pair)) is not None:
@@ -151,13 +151,13 @@ def _rope_rows(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
 
 def _with_rope(pair: ParameterPair, chosen: dict[str, tuple[str, int]]) -> ParameterPair:
     match = _ROPE.search(pair.name)
-    if match is None or pair.unlike or match[1] not in chosen:
+    if match is None or pair.mismatch or match[1] not in chosen:
         return pair
     way, head = chosen[match[1]]
     stored = pair.candidate.stored
-    seen = RowsPermuted(stored, _order(way, stored.spec.shape[0], head))
+    reordered = RowsPermuted(stored, _order(way, stored.spec.shape[0], head))
     view = f"rope's rows {way} in heads of {head}"
-    return replace(pair, candidate=pair.candidate.seen(seen, view), convention=view)
+    return replace(pair, candidate=pair.candidate.with_view(reordered, view), convention=view)
 
 
 def _order(way: str, rows: int, head: int) -> NDArray[np.int64]:
@@ -165,7 +165,7 @@ def _order(way: str, rows: int, head: int) -> NDArray[np.int64]:
 
 
 def rope_order(pair: ParameterPair) -> tuple[str, int] | None:
-    """How the candidate's rows must be ordered within heads to be the reference's; None where they are already."""
+    """How the candidate's rows must be ordered within heads to equal the reference's; None if they do already."""
     try:
         ref, cand = (_columns(side.stored) for side in (pair.reference, pair.candidate))
     except (DumpError, AlignError):
@@ -182,7 +182,7 @@ def rope_order(pair: ParameterPair) -> tuple[str, int] | None:
 
 
 def _columns(stored: StoredTensor) -> NDArray[np.float32]:
-    """The beginnings of all rows."""
+    """The first columns of all rows."""
     shape = stored.spec.shape
     if len(shape) < 2:
         return as_floats(stored.read())[:, None]

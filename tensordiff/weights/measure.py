@@ -1,8 +1,8 @@
-"""The numbers of a pair of parameters, block of rows by block of rows, and whether types explain the difference.
+"""Measuring a pair of parameters in blocks of rows, and whether dtypes explain the difference.
 
-Two sides of one type must be equal. Where one side is coarser, each element may be off by half a unit of its last
-place (two sides rounded from a third: by both halves); where one is quantized, by about a step of its block's scale. A
-difference that stays within this and still has a direction (a factor of 1.002) is not explained.
+Two sides of one dtype must be equal. If one side is coarser, each element may be off by half a unit in its last place
+(by the sum of both halves, if both were rounded from a third). If one is quantized, it may be off by about a step of
+its block's scale. A difference within these limits that still has a direction (a factor of 1.002) is not explained.
 """
 
 from __future__ import annotations
@@ -20,26 +20,21 @@ from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import Array, DType, is_float, name_of
 from tensordiff.dump.model import Spec, StoredTensor
 from tensordiff.weights.packed import quantization_of, smallest_of
-from tensordiff.weights.quantization import Quantization
+from tensordiff.weights.quantization import HALF_SMALLEST_STEP, UNIT_ROUNDOFF, Quantization
 from tensordiff.weights.samples import slack_of_bits
 from tensordiff.weights.views import BLOCK_ELEMENTS, read_rows, row_ranges
 
-_UNIT = {
-    "float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4,
-    "float8_e4m3fnuz": 2.0**-4, "float8_e5m2": 2.0**-3, "float8_e5m2fnuz": 2.0**-3,
-}  # fmt: skip
-_SMALLEST = {"float16": 2.0**-25, "float8_e4m3fn": 2.0**-10, "float8_e5m2": 2.0**-17, "float8_e4m3fnuz": 2.0**-11}
 _ROUNDED_TWICE = 1 + 2.0**-6
 _LAST_BITS = 4.0
 _SUPERBLOCK = 256
-_FAR = 3.0
-"""Steps of a quantization by which no element is off, however its scales were chosen."""
+_FAR_STEPS = 3.0
+"""No element of a quantized tensor is off by so many steps, however its scales were chosen."""
 _INFINITE: dict[str, np.unsignedinteger[Any]] = {
     "float16": np.uint16(0x7C00), "bfloat16": np.uint16(0x7F80), "float32": np.uint32(0x7F800000),
     "float64": np.uint64(0x7FF0000000000000),
 }  # fmt: skip
-"""The bits of infinity, beyond which is NaN."""
-_IN_CACHE = 1 << 18
+"""The bits of infinity; NaN lies beyond."""
+_CACHE_ELEMENTS = 1 << 18
 
 
 class Measured(NamedTuple):
@@ -47,19 +42,19 @@ class Measured(NamedTuple):
 
     diff: Diff
     explained: str | None
-    """Why the difference means nothing: equal, rounding, quantization; None where it does mean something."""
+    """Why the difference does not matter: equal, rounding, quantization; None if it does."""
 
 
 def measure_pair(ref: StoredTensor, cand: StoredTensor, tolerance: Tolerance | None = None) -> Measured:
-    """Compare two tensors of one shape. ``tolerance`` is the user's, and takes the place of that of the types."""
+    """Compare two tensors of one shape. The user's ``tolerance`` replaces that of the dtypes."""
     if are_same_bits(ref, cand):
         return Measured(_equal_diff(ref.spec), "equal")
     quantized = [found for side in (ref, cand) if (found := quantization_of(side)) is not None]
     packed = min((one for one in quantized if one.bits), key=lambda one: one.bits, default=None)
-    steps = _Steps(packed) if packed is not None else None
+    steps = _QuantizationErrors(packed) if packed is not None else None
     rounding, name = rounding_of(ref.spec.dtype, cand.spec.dtype)
     if quantized and packed is None:
-        units = sum(_UNIT.get(one.name, 2.0**-4) for one in quantized)
+        units = sum(UNIT_ROUNDOFF.get(one.name, 2.0**-4) for one in quantized)
         rounding, name = Tolerance(0.0, units * _ROUNDED_TWICE), quantized[0].name
     smallest = [each for side in (ref, cand) if packed is None and (each := smallest_of(side)) is not None]
     counted: list[int] = []
@@ -82,7 +77,7 @@ def measure_pair(ref: StoredTensor, cand: StoredTensor, tolerance: Tolerance | N
 
 
 def _outside(ref: Array, cand: Array, rtol: float, allowed: list[Array]) -> int:
-    """How many elements are off by more than rounding, and by more than each may be however small it is."""
+    """How many elements are off by more than relative rounding plus the smallest absolute error of each side."""
     with np.errstate(all="ignore"):
         r, c = (side.astype(np.float64) for side in (ref, cand))
         room = rtol * np.abs(r) + _ROUNDED_TWICE * np.sum([part.astype(np.float64) for part in allowed], axis=0)
@@ -100,7 +95,7 @@ def blocks(*sides: StoredTensor) -> Iterator[tuple[Array, ...]]:
 
 
 def are_same_bits(ref: StoredTensor, cand: StoredTensor) -> bool:
-    """Whether both sides hold the same bits, all of them finite: most parameters of most pairs do.
+    """Whether both sides hold the same bits, all of them finite, which is true of most parameters of most pairs.
 
     It is decided at the speed of memory, and stops at the first difference.
     """
@@ -114,9 +109,9 @@ def _are_same(ref: Array, cand: Array) -> bool:
         return False
     infinite = _INFINITE[name_of(ref.dtype)]
     ours, theirs = (side.reshape(-1).view(infinite.dtype) for side in (ref, cand))
-    for start in range(0, ours.size, _IN_CACHE):
-        some = ours[start : start + _IN_CACHE]
-        if not np.array_equal(some, theirs[start : start + _IN_CACHE]):
+    for start in range(0, ours.size, _CACHE_ELEMENTS):
+        some = ours[start : start + _CACHE_ELEMENTS]
+        if not np.array_equal(some, theirs[start : start + _CACHE_ELEMENTS]):
             return False
         if (some & ~_sign(infinite)).max() >= infinite:
             return False
@@ -130,7 +125,7 @@ def _sign(infinite: np.unsignedinteger[Any]) -> np.unsignedinteger[Any]:
 
 
 def _equal_diff(spec: Spec) -> Diff:
-    """The numbers of two sides that are the same; how large their values are was not measured."""
+    """The numbers of two equal sides; how large their values are was not measured."""
     return Diff(
         max_abs=0.0, max_abs_at=0, max_rel=0.0, max_rel_at=0, mean_abs=0.0, mse=0.0, rms=0.0, rel_l2=0.0,
         cosine_distance=0.0, outside=0, elements=spec.size, nan=(0, 0), inf=(0, 0), apart=0, ref_rms=math.nan,
@@ -139,19 +134,19 @@ def _equal_diff(spec: Spec) -> Diff:
 
 
 def rounding_of(ref: DType, cand: DType) -> tuple[Tolerance, str]:
-    """What the types of two sides let differ, and the name of the coarser."""
+    """By how much two dtypes let the sides differ, and the name of the coarser one."""
     ours, theirs = name_of(ref), name_of(cand)
     if not (is_float(ref) and is_float(cand)):
         return Tolerance(), ours
-    one, other = _UNIT.get(ours, 2.0**-3), _UNIT.get(theirs, 2.0**-3)
+    one, other = UNIT_ROUNDOFF.get(ours, 2.0**-3), UNIT_ROUNDOFF.get(theirs, 2.0**-3)
     coarser = ours if one >= other else theirs
     if ours == theirs:
-        return (Tolerance(0.0, _LAST_BITS * one) if one <= _UNIT["float32"] else Tolerance()), ours
-    smallest = _SMALLEST.get(ours, 0.0) + _SMALLEST.get(theirs, 0.0)
+        return (Tolerance(0.0, _LAST_BITS * one) if one <= UNIT_ROUNDOFF["float32"] else Tolerance()), ours
+    smallest = HALF_SMALLEST_STEP.get(ours, 0.0) + HALF_SMALLEST_STEP.get(theirs, 0.0)
     return Tolerance(smallest * _ROUNDED_TWICE, (one + other) * _ROUNDED_TWICE), coarser
 
 
-def _explanation(diff: Diff, rounding: Tolerance, coarser: str, steps: _Steps | None) -> str | None:
+def _explanation(diff: Diff, rounding: Tolerance, coarser: str, steps: _QuantizationErrors | None) -> str | None:
     if diff.apart:
         return None
     if diff.max_abs == 0:
@@ -170,8 +165,8 @@ def _has_direction(diff: Diff, unit: float) -> bool:
     return abs(diff.scale - 1) > 6 * unit / math.sqrt(diff.elements) + unit * unit
 
 
-class _Steps:
-    """How large errors are beside the steps of a quantization, summed over blocks of rows."""
+class _QuantizationErrors:
+    """Errors relative to the steps of a quantization, summed over blocks of rows."""
 
     def __init__(self, quantization: Quantization) -> None:
         self.quantization = quantization
@@ -179,7 +174,7 @@ class _Steps:
         self.errors = self.steps = 0.0
 
     def add(self, ref: Array, cand: Array, *, is_reference: bool) -> None:
-        """Count one block of rows; the plain side says how large a block's values are."""
+        """Count one block of rows; the side that is not quantized shows how large a block's values are."""
         plain, other = (cand, ref) if is_reference else (ref, cand)
         with np.errstate(all="ignore"):
             values = plain.astype(np.float32).reshape(-1, plain.shape[-1] if plain.ndim else 1)
@@ -194,16 +189,16 @@ class _Steps:
         self.steps += float(np.sum(step.astype(np.float64) ** 2)) * length
         off = error.reshape(parts.shape)
         self.outside += int(np.count_nonzero(off > 1.25 * step[:, None]))
-        self.far += int(np.count_nonzero(off > _FAR * step[:, None]))
+        self.far += int(np.count_nonzero(off > _FAR_STEPS * step[:, None]))
 
     def _step(self, parts: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The distance of neighbouring values in a block, as wide as a scale in 16 bits may make it."""
+        """The distance of neighbouring values in a block, as wide as a 16-bit scale may make it."""
         largest = np.abs(parts).max(axis=-1)
         step: NDArray[np.float32] = largest * (2 / (2**self.quantization.bits - 1) + 2.0**-9)
         return step
 
     def explanation(self, diff: Diff) -> str | None:
-        """What to say where the steps explain the error."""
+        """What to say if the steps explain the error, else None."""
         if not self.elements:
             return None
         noise = math.sqrt(self.errors / self.elements)

@@ -1,8 +1,8 @@
-"""Which parameter of the candidate is which of the reference.
+"""Which parameter of the candidate corresponds to which of the reference.
 
-In this order, each on what is left: the user's maps; names that rules and presets make equal; parts that one side
-fuses (q, k and v; gate and up; experts in one stack); values that are the same; rules learned from these, for layers
-whose values differ; an embedding that is the head, too. What is left over is missing or unexpected, and a finding.
+The steps, each on what the earlier ones left: the user's maps; names that rules and presets make equal; parts that one
+side fuses (q, k and v; gate and up; experts in one stack); equal values; rules learned from these, for layers whose
+values differ; an embedding that is also the head. What remains is missing or unexpected, and a finding.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tensordiff.align.match import AlignmentPlan, PairedBy
 from tensordiff.align.rules.file import RulesFile
 from tensordiff.align.rules.rule import RuleSet, Side
 from tensordiff.dump.model import Dump, Entry, StoredTensor
-from tensordiff.dump.names import natural_key
+from tensordiff.dump.names import NUMBER_PART, natural_key
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.weights.layouts import fit_shapes, with_conventions
 from tensordiff.weights.parameters import (
-    OF_ACTIVATIONS,
+    ACTIVATION_SCALE,
     Parameter,
     by_canonical,
     is_packed,
@@ -34,7 +34,6 @@ from tensordiff.weights.samples import SampleIndex, are_alike, is_telling, sampl
 from tensordiff.weights.sides import ParameterPair, SideView
 from tensordiff.weights.views import Concatenated, Stacked, Transposed
 
-_NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
 _EXPERT = re.compile(r"^(.*\.experts)\.(\d{1,9})\.([^.]+)$")
 _PARTS = (
     ("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("wq", "wk", "wv"), ("q", "k", "v"),
@@ -42,8 +41,6 @@ _PARTS = (
 )  # fmt: skip
 _OF_ATTENTION = re.compile(r"qkv|query_key_value|c_attn|W_pack|in_proj", re.IGNORECASE)
 _OF_GATE = re.compile(r"gate_up|gate_and_up|w13|w1_w3|c_fc|gate_up_proj|h_to_4h")
-_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_projection|predictions\.decoder)$")
-_EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|shared)$")
 _MOST_BY_VALUE = 4000
 _PACKED = "is packed by a quantization that is not read; compare a checkpoint that is not quantized so"
 _ALONE = "is a scale of activations, which the other side does not have"
@@ -67,9 +64,10 @@ class Pairing:
     missing: tuple[Parameter, ...] = ()
     unexpected: tuple[Parameter, ...] = ()
     derived: tuple[Parameter, ...] = ()
+    """Parameters that only one side has and that the model computes itself."""
     training: tuple[Parameter, ...] = ()
     """State of an optimizer that only one side keeps."""
-    """On one side only, and computed by the model itself."""
+
     unread: tuple[tuple[Side, Parameter, str], ...] = ()
     """What could not be read, and why."""
     learned: tuple[LearnedName, ...] = ()
@@ -81,35 +79,35 @@ def pair_parameters(reference: Dump, candidate: Dump, rules: RulesFile | None = 
     """Pair the parameters of two checkpoints."""
     ours, theirs = parameters_of(reference), parameters_of(candidate)
     plan = AlignmentPlan.for_dumps(_by_stem(reference, ours), _by_stem(candidate, theirs), rules)
-    work = _Work(_named(ours, plan.rules, "reference"), _named(theirs, plan.rules, "candidate"))
-    work.take_maps(plan)
-    work.take_named()
-    work.leave_packed()
-    work.take_fused()
-    work.take_experts()
-    work.take_by_value()
-    work.take_learned()
-    work.take_tied()
-    is_permuted = any("gguf" in dump.format for dump in (reference, candidate)) or work.has_original_names
-    return work.finished(is_permuted)
+    matcher = _Matcher(_named(ours, plan.rules, "reference"), _named(theirs, plan.rules, "candidate"))
+    matcher.take_maps(plan)
+    matcher.take_named()
+    matcher.leave_packed()
+    matcher.take_fused()
+    matcher.take_experts()
+    matcher.take_by_value()
+    matcher.take_learned()
+    matcher.take_tied()
+    is_permuted = any("gguf" in dump.format for dump in (reference, candidate)) or matcher.has_original_names
+    return matcher.pairing(is_permuted)
 
 
 def _by_stem(dump: Dump, items: Sequence[Parameter]) -> Dump:
-    """A dump whose layers are stems, which is what presets are chosen by."""
+    """A dump whose layers are stems; presets are chosen by these."""
     entries = tuple(Entry(item.name, item.stem, "output", 1, 0, item.stored) for item in items)
     return replace(dump, entries=entries, parameters=())
 
 
 def _named(items: Iterable[Parameter], rules: RuleSet, side: Side) -> list[Parameter]:
-    """With canonical names; what only parameters are called otherwise is renamed here."""
-    found = []
+    """Parameters with canonical names; what only parameters call differently is renamed here."""
+    named = []
     for item in items:
         name = _ROPE_NAMES.sub(r".self_attn.\1_proj", rules.canonical(item.stem, side))
-        found.append(replace(item, canonical=name.replace(".switch_mlp.", ".experts.")))  # MLX's stacks of experts
-    return found
+        named.append(replace(item, canonical=name.replace(".switch_mlp.", ".experts.")))  # MLX's stacks of experts
+    return named
 
 
-class _Work:
+class _Matcher:
     """The pairs found so far, and what is left on each side."""
 
     def __init__(self, reference: list[Parameter], candidate: list[Parameter]) -> None:
@@ -120,23 +118,23 @@ class _Work:
         self.learned: list[LearnedName] = []
 
     def _readable(self, side: Side) -> list[Parameter]:
-        """The parameters of a side whose headers can be believed; the others are named."""
-        found = []
+        """The parameters of a side whose headers can be trusted; the others are reported."""
+        readable = []
         for item in self.all[0 if side == "reference" else 1]:
             if why := why_unreadable(item):
                 self.unread.append((side, item, why))
             else:
-                found.append(item)
-        return found
+                readable.append(item)
+        return readable
 
     def leave_packed(self) -> None:
-        """Name what is packed in a way that is not read, where the other side has not the same bits to lay beside it.
+        """Report packed parameters that are not read, unless the other side has the same bits to compare.
 
-        What the other side calls by that name is not missing then: nobody knows.
+        Parameters of the same name on the other side then do not count as missing: nobody knows.
         """
         sides: tuple[tuple[Side, list[Parameter]], ...] = (("reference", self.reference), ("candidate", self.candidate))
         packed = [(side, item) for side, items in sides for item in items if is_packed(item)]
-        whys = {OF_ACTIVATIONS: _ALONE}
+        whys = {ACTIVATION_SCALE: _ALONE}
         self.unread += ((side, item, whys.get(item.kind, _PACKED)) for side, item in packed)
         stems = {item.canonical for _, item in packed}
         kept = [[i for i in items if not (i.canonical in stems and i.kind != "bias")] for _, items in sides]
@@ -144,11 +142,11 @@ class _Work:
 
     @property
     def has_original_names(self) -> bool:
-        """Whether a side keeps rope's rows as Llama's original code does."""
+        """Whether a side orders rope's rows as Llama's original code does."""
         return any(re.search(r"\.w[qk]$", item.stem) for items in self.all for item in items)
 
     def take(self, reference: SideView, candidate: SideView, by: PairedBy, name: str = "") -> None:
-        """Pair two sides, and use up what they are made of."""
+        """Pair two sides, and use up the parameters they are made of."""
         title = name or (reference.parameters[0].title if len(reference.parameters) == 1 else
                          candidate.parameters[0].title)  # fmt: skip
         self.pairs.append(ParameterPair(title, reference, candidate, by))
@@ -166,7 +164,7 @@ class _Work:
     # --- names -----------------------------------------------------------------------------------
 
     def take_maps(self, plan: AlignmentPlan) -> None:
-        """The user's maps, in canonical names: ``cat(a.weight, b.weight)``."""
+        """Pair by the user's maps, in canonical names: ``cat(a.weight, b.weight)``."""
         if not plan.maps:
             return
         by_id: dict[int, Parameter] = {}
@@ -177,22 +175,22 @@ class _Work:
             self.take(views[0], views[1], "map")
 
     def take_named(self) -> None:
-        """Names that are equal after the rules; a bare name is also a weight's."""
+        """Pair names that are equal after the rules; a bare name also matches a weight's."""
         theirs = by_canonical(self.candidate)
-        found: list[tuple[Parameter, Parameter, PairedBy]] = []
+        pairs: list[tuple[Parameter, Parameter, PairedBy]] = []
         taken: set[int] = set()
         for item in self.reference:
             kinds = (item.kind, *(k for k in ("", "weight") if item.kind in ("", "weight")))
             other = next((theirs[item.canonical, k] for k in kinds if (item.canonical, k) in theirs), None)
             if other is not None and id(other) not in taken and is_packed(item) == is_packed(other):
                 taken.add(id(other))
-                found.append((item, other, "name" if item.name == other.name else "rule"))
-        self.take_many(found)
+                pairs.append((item, other, "name" if item.name == other.name else "rule"))
+        self.take_many(pairs)
 
     # --- parts -----------------------------------------------------------------------------------
 
     def take_fused(self) -> None:
-        """q, k and v against one; gate and up against one; either side may be the one that fuses."""
+        """Pair q, k and v with one tensor, gate and up with one; either side may be the one that fuses."""
         for is_swapped in (False, True):
             parts_side, whole_side = (
                 (self.candidate, self.reference) if is_swapped else (self.reference, self.candidate)
@@ -202,7 +200,7 @@ class _Work:
                 self.take(*(sides[::-1] if is_swapped else sides), "fused", whole.title)
 
     def take_experts(self) -> None:
-        """Experts one by one against a stack of them."""
+        """Pair single experts with a stack of them."""
         for is_swapped in (False, True):
             singles, stacks = (self.candidate, self.reference) if is_swapped else (self.reference, self.candidate)
             for view, stack in list(_stacks(singles, stacks)):
@@ -212,21 +210,21 @@ class _Work:
     # --- values ----------------------------------------------------------------------------------
 
     def take_by_value(self) -> None:
-        """What is left, where values are the same and are nobody else's."""
+        """Pair what is left, if values are equal and no other parameter has them."""
         ours, theirs = self.reference[:_MOST_BY_VALUE], self.candidate[:_MOST_BY_VALUE]
         if not ours or not theirs:
             return
         holders = _Holders(theirs)
         taken: set[int] = set()
         for item in ours:
-            found = [other for other in holders.near(item) if id(other) not in taken and hold_the_same(item, other)]
-            alike = [other for other in found if _numbers(other) == _numbers(item)] or found
-            if len(alike) == 1:
-                taken.add(id(alike[0]))
-                self.take(SideView.of(item), SideView.of(alike[0]), "value")
+            equal = [other for other in holders.near(item) if id(other) not in taken and hold_the_same(item, other)]
+            same_numbers = [other for other in equal if _numbers(other) == _numbers(item)] or equal
+            if len(same_numbers) == 1:
+                taken.add(id(same_numbers[0]))
+                self.take(SideView.of(item), SideView.of(same_numbers[0]), "value")
 
     def take_learned(self) -> None:
-        """What values proved in some layers holds in the others, too."""
+        """Apply to the other layers what values proved in some."""
         proofs: Counter[tuple[str, str]] = Counter()
         for pair in self.pairs:
             if pair.by == "value" and len(pair.reference.parameters) == len(pair.candidate.parameters) == 1:
@@ -234,7 +232,7 @@ class _Work:
                 if _numbers(one) == _numbers(other):
                     proofs[_template(one), _template(other)] += 1
         theirs = {(_template(item), _numbers(item)): item for item in self.candidate}
-        found: list[tuple[Parameter, Parameter, PairedBy]] = []
+        pairs: list[tuple[Parameter, Parameter, PairedBy]] = []
         for (ours, mine), count in proofs.items():
             if any(ours == a and mine != b for a, b in proofs):
                 continue  # values prove two names for one: neither is a rule
@@ -242,36 +240,36 @@ class _Work:
             for item in self.reference:
                 match = theirs.get((mine, _numbers(item))) if _template(item) == ours else None
                 if match is not None and sorted(match.spec.shape) == sorted(item.spec.shape):
-                    found.append((item, match, "learned"))
-        self.take_many(found)
+                    pairs.append((item, match, "learned"))
+        self.take_many(pairs)
 
     def take_tied(self) -> None:
-        """A head that one side does not have is its embedding; so are the embeddings of T5's two halves."""
+        """Pair a head that one side lacks with its embedding; the same for the embeddings of T5's two halves."""
         for is_swapped in (False, True):
             whole, other = (self.candidate, self.all[0]) if is_swapped else (self.reference, self.all[1])
-            embedding = next((item for item in other if _EMBEDDING.search(item.canonical)), None)
+            embedding = next((item for item in other if item.is_embedding), None)
             if embedding is None:
                 continue
-            for item in [item for item in whole if item.kind != "bias" and _is_tied_to_an_embedding(item.canonical)]:
+            for item in [item for item in whole if item.kind != "bias" and (item.is_head or item.is_embedding)]:
                 if item.spec.shape[1:] == embedding.spec.shape[1:]:
                     sides = SideView.of(item), SideView((embedding,), embedding.stored, embedding.name, ("tied",))
                     self.take(*(sides[::-1] if is_swapped else sides), "value", item.title)
 
-    def finished(self, is_permuted: bool) -> Pairing:
-        """All pairs in natural order, in shapes that fit and by conventions of the formats.
+    def pairing(self, is_permuted: bool) -> Pairing:
+        """All pairs in natural order, in shapes that fit and by the conventions of the formats.
 
-        What order a file has them in says nothing: shards are filled as they come.
+        The order in a file says nothing: shards are filled as parameters arrive.
         """
         in_order = sorted(self.pairs, key=lambda pair: natural_key(pair.name))
         fitting = [fit_shapes(pair) for pair in in_order]
         left = (*self.reference, *self.candidate)
         training = [item for item in left if item.is_training_state]
         derived = [item for item in left if item.is_derived and not item.is_training_state]
-        gone = {id(item) for item in (*derived, *training)}
+        ignored = {id(item) for item in (*derived, *training)}
         return Pairing(
             pairs=tuple(with_conventions(fitting, is_permuted)),
-            missing=tuple(item for item in self.reference if id(item) not in gone),
-            unexpected=tuple(item for item in self.candidate if id(item) not in gone),
+            missing=tuple(item for item in self.reference if id(item) not in ignored),
+            unexpected=tuple(item for item in self.candidate if id(item) not in ignored),
             derived=tuple(derived), training=tuple(training), unread=tuple(self.unread), learned=tuple(self.learned),
             reference=tuple(self.all[0]), candidate=tuple(self.all[1]),
         )  # fmt: skip
@@ -287,7 +285,7 @@ def _as_dump(items: Iterable[Parameter], by_id: dict[int, Parameter]) -> Dump:
 
 
 class _Holders:
-    """Parameters of one side, by what they hold, as they are and transposed."""
+    """Parameters of one side, by their values, as they are and transposed."""
 
     def __init__(self, items: Sequence[Parameter]) -> None:
         self._views: dict[tuple[int, ...], list[tuple[Parameter, StoredTensor]]] = defaultdict(list)
@@ -299,7 +297,7 @@ class _Holders:
         self._indexes: dict[tuple[int, ...], tuple[SampleIndex, float]] = {}
 
     def near(self, item: Parameter) -> list[Parameter]:
-        """Those that may hold the same, each once."""
+        """Those that may hold the same values, each once."""
         shape = item.spec.shape
         views = self._views.get(shape)
         wanted = sample_or_none(item.stored) if views else None
@@ -309,8 +307,8 @@ class _Holders:
             coarsest = max(slack_of(stored) for _, stored in views)
             self._indexes[shape] = SampleIndex([sample_or_none(stored) for _, stored in views]), coarsest
         index, slack = self._indexes[shape]
-        found = (views[k][0] for k in index.near(wanted, max(slack, slack_of(item.stored))))
-        return list({id(other): other for other in found}.values())
+        holders = (views[k][0] for k in index.near(wanted, max(slack, slack_of(item.stored))))
+        return list({id(other): other for other in holders}.values())
 
 
 def hold_the_same(one: Parameter, other: Parameter) -> bool:
@@ -331,15 +329,15 @@ def hold_the_same(one: Parameter, other: Parameter) -> bool:
 
 
 def _numbers(item: Parameter) -> tuple[str, ...]:
-    return tuple(_NUMBERS.findall(item.canonical))
+    return tuple(NUMBER_PART.findall(item.canonical))
 
 
 def _template(item: Parameter) -> str:
-    return f"{_NUMBERS.sub('{i}', item.canonical)}{'.' + item.kind if item.kind else ''}"
+    return f"{NUMBER_PART.sub('{i}', item.canonical)}{'.' + item.kind if item.kind else ''}"
 
 
 def _fusions(parts_of: Sequence[Parameter], wholes: Sequence[Parameter]) -> Iterator[tuple[list[Parameter], Parameter]]:
-    """Parts that have no pair and the one parameter that has room for them."""
+    """Parts that have no pair, and the one parameter whose size they fill."""
     left = {(item.canonical, item.kind): item for item in parts_of}
     free: dict[tuple[tuple[str, ...], str], list[Parameter]] = defaultdict(list)
     for item in wholes:
@@ -363,7 +361,7 @@ def _fusions(parts_of: Sequence[Parameter], wholes: Sequence[Parameter]) -> Iter
 
 
 def _holds(whole: Parameter, parts: Sequence[Parameter]) -> bool:
-    """Whether a parameter has as many rows as its parts together; of a ``Conv1D``, as many columns."""
+    """Whether a parameter has as many rows as its parts together; for a ``Conv1D``, as many columns."""
     shape, first = whole.spec.shape, parts[0].spec.shape
     if any(len(part.spec.shape) != len(first) or part.spec.shape[1:] != first[1:] for part in parts):
         return False
@@ -372,7 +370,7 @@ def _holds(whole: Parameter, parts: Sequence[Parameter]) -> bool:
 
 
 def _stacks(singles: Sequence[Parameter], stacks: Sequence[Parameter]) -> Iterator[tuple[SideView, Parameter]]:
-    """Experts by number, put into one tensor, and the stack that has room for it."""
+    """Experts by number, stacked into one tensor, and the stack of the same size."""
     experts: dict[tuple[str, str], dict[str, dict[int, Parameter]]] = defaultdict(lambda: defaultdict(dict))
     for item in singles:
         if match := _EXPERT.match(item.canonical):
@@ -388,15 +386,15 @@ def _stack_of(by_name: dict[str, dict[int, Parameter]], stack: Parameter) -> Sid
     last = stack.canonical.rpartition(".")[2]
     name = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj", "w2_weight": "down_proj"}.get(last, last)
     if name in by_name:
-        return _stacked([[item] for _, item in sorted(by_name[name].items())])
+        return _stack_view([[item] for _, item in sorted(by_name[name].items())])
     if _OF_GATE.search(last) and {"gate_proj", "up_proj"} <= set(by_name):
         gates, ups = by_name["gate_proj"], by_name["up_proj"]
         if gates.keys() == ups.keys():
-            return _stacked([[gates[k], ups[k]] for k in sorted(gates)])
+            return _stack_view([[gates[k], ups[k]] for k in sorted(gates)])
     return None
 
 
-def _stacked(experts: Sequence[Sequence[Parameter]]) -> SideView | None:
+def _stack_view(experts: Sequence[Sequence[Parameter]]) -> SideView | None:
     shapes = {tuple(item.spec.shape for item in parts) for parts in experts}
     if len(shapes) != 1:
         return None
@@ -406,8 +404,3 @@ def _stacked(experts: Sequence[Sequence[Parameter]]) -> SideView | None:
     everything = tuple(item for parts in experts for item in parts)
     first = " + ".join(item.name for item in experts[0])
     return SideView(everything, Stacked(tuple(tensors)), f"{first} … of {len(experts)} experts", ("stacked",))
-
-
-def _is_tied_to_an_embedding(canonical: str) -> bool:
-    """Whether models keep one tensor for this and for the embedding of tokens, and files often only one of them."""
-    return bool(_HEAD.search(canonical) or _EMBEDDING.search(canonical))

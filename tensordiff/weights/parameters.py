@@ -1,8 +1,8 @@
 """The parameters of a checkpoint, or those that a capture wrote beside activations.
 
-A parameter is a tensor under its name without ``.weight`` or ``.bias``, so that the rules for layers hold for it. What
-only belongs to another (scales of a quantized weight, one device's shards) is put together with it. What a model
-computes for itself (rope's frequencies, masks) is no parameter, and its absence is no finding.
+A parameter is a tensor under its name without ``.weight`` or ``.bias``, so that the rules for layers apply to it.
+Tensors that only belong to another one (scales of a quantized weight, one device's shards) are joined with it. What a
+model computes itself (rope's frequencies, masks) is no parameter, and its absence is no finding.
 """
 
 from __future__ import annotations
@@ -20,24 +20,16 @@ from tensordiff.dump.files import map_file, parse_json
 from tensordiff.dump.model import Dump, Entry, Spec, StoredTensor
 from tensordiff.dump.names import PARAMETER_PORT
 from tensordiff.errors import BadFile, DumpError
-from tensordiff.weights.packed import (
-    Dequantized,
-    fp8_scaled,
-    int8_scaled,
-    is_borne_out,
-    mlx_packed,
-    quantization_of,
-    said_quantization,
-)
-from tensordiff.weights.quantization import Quantization
+from tensordiff.weights.packed import fp8_scaled, int8_scaled, mlx_packed, quantization_of
+from tensordiff.weights.quantization import Dequantized, Quantization, declared_quantization, is_plausible_quantization
 from tensordiff.weights.word_packed import compressed, gptq_or_awq
 
 _KINDS = {
     "weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias", "kernel": "weight", "embedding": "weight",
 }  # fmt: skip
-OF_ACTIVATIONS = "input_scale"
+ACTIVATION_SCALE = "input_scale"
 """The kind of a scale that no weight is multiplied by: it is compared by itself."""
-_COMPANIONS = ("scales", "biases", "weight_scale_inv", "weight_scale", "scale_inv", OF_ACTIVATIONS)
+_COMPANIONS = ("scales", "biases", "weight_scale_inv", "weight_scale", "scale_inv", ACTIVATION_SCALE)
 _ZERO_POINT = "weight_zero_point"
 _PACKED = ("qweight", "qzeros", "g_idx", "weight_packed", "weight_shape", _ZERO_POINT, "weight_g_idx")
 _IS_PARAMETER = re.compile(rf"(?:^|[./])(?:{'|'.join((*_KINDS, *_COMPANIONS, *_PACKED))})$")
@@ -48,6 +40,8 @@ _DERIVED = re.compile(
 _TRAINING = re.compile(
     r"(?:optim(?:izer)?(?:_states?|s)?(?:_dict)?|(?:lr_)?schedulers?|grad_scaler|scaler)[./].*", re.IGNORECASE
 )
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_projection|predictions\.decoder)$")
+_EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|shared)$")
 _MASK = re.compile(r"\.(?:attn|attention)\.bias$")
 _SHARD = re.compile(r"\.?(?:_shards|_ranks)\.(\d{1,9})(?=\.|$)")
 _FLAX_NUMBER = re.compile(r"(?<=[a-z])_(\d+)(?=\.|$)")
@@ -60,14 +54,14 @@ class Parameter:
     """One parameter, not loaded."""
 
     name: str
-    """As the checkpoint spells it."""
+    """Its name in the checkpoint."""
     stem: str
     """Its layer: the name without its kind."""
     kind: str
-    """``weight``, ``bias``, or empty where the name says neither."""
+    """``weight``, ``bias``, or empty if the name says neither."""
     stored: StoredTensor
     shards: tuple[StoredTensor, ...] = ()
-    """Its parts on several devices, where what they make together is known only beside the other side."""
+    """Its parts on several devices, if only the other side shows what they make together."""
     canonical: str = ""
     """The stem after the rules, to be compared with the other side's."""
 
@@ -88,15 +82,25 @@ class Parameter:
 
     @property
     def is_derived(self) -> bool:
-        """Whether a model computes it for itself."""
+        """Whether a model computes it itself."""
         if _MASK.search(self.name) and len(self.spec.shape) == 4:
             return True
         return _DERIVED.search(self.name) is not None
 
     @property
     def is_training_state(self) -> bool:
-        """Whether it is an optimizer's, as training keeps it beside the parameters of one file."""
+        """Whether it belongs to an optimizer, as training keeps it beside the parameters in one file."""
         return _TRAINING.fullmatch(self.name) is not None
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it is the output head, which many models share with the embedding."""
+        return _HEAD.search(self.canonical) is not None
+
+    @property
+    def is_embedding(self) -> bool:
+        """Whether it is the embedding of tokens."""
+        return _EMBEDDING.search(self.canonical) is not None
 
     @property
     def is_vocabulary(self) -> bool:
@@ -105,7 +109,7 @@ class Parameter:
 
 
 def is_checkpoint(dump: Dump) -> bool:
-    """Whether a dump holds parameters and nothing else, by the names in it."""
+    """Whether a dump holds parameters and nothing else, by its names."""
     if dump.statistics or not dump.entries or dump.format == "tensordiff":
         return False
     entries = dump.entries
@@ -113,7 +117,7 @@ def is_checkpoint(dump: Dump) -> bool:
         return False
     allowed = len(entries) - math.ceil(_MOSTLY * len(entries))
     others = (entry for entry in entries if _IS_PARAMETER.search(_own_name(entry)) is None)
-    return next(islice(others, allowed, None), None) is None  # a run's dump shows it by its first entries
+    return next(islice(others, allowed, None), None) is None  # for the dump of a run, a few entries are enough
 
 
 def holds_parameters(dump: Dump) -> bool:
@@ -122,20 +126,20 @@ def holds_parameters(dump: Dump) -> bool:
 
 
 def parameters_of(dump: Dump) -> list[Parameter]:
-    """All parameters: those that a capture wrote as such, else every entry."""
+    """All parameters: those that a capture wrote as such, otherwise every entry."""
     entries = dump.parameters or dump.entries
-    stems = _joined(_as_quantized(dump, _parse(entry)) for entry in entries)
+    stems = _joined(_with_declared_quantization(dump, _parse(entry)) for entry in entries)
     config = _config(dump, "config.json")
     gptq = config if "quantization_config" in config else _config(dump, "quantize_config.json")
     return list(_with_companions(stems, _mlx_config(config), _gptq_zero_offset(gptq)))
 
 
-def _as_quantized(dump: Dump, item: Parameter) -> Parameter:
-    """A parameter of a capture, which says how the model had it quantized."""
-    said = said_quantization(dump.facts, item.name) if dump.parameters else None
-    if said is None or not is_borne_out(item.stored, said):
+def _with_declared_quantization(dump: Dump, item: Parameter) -> Parameter:
+    """A parameter of a capture with the quantization that the capture declares for it."""
+    declared = declared_quantization(dump.facts, item.name) if dump.parameters else None
+    if declared is None or not is_plausible_quantization(item.stored, declared):
         return item
-    return replace(item, stored=Dequantized(item.stored, said))
+    return replace(item, stored=Dequantized(item.stored, declared))
 
 
 def _own_name(entry: Entry) -> str:
@@ -158,9 +162,9 @@ def _parse(entry: Entry) -> Parameter:
 
 
 def _joined(parsed: Iterable[Parameter]) -> dict[str, dict[str, Parameter]]:
-    """By stem and kind; parts on several devices are one parameter.
+    """Parameters by stem and kind; parts on several devices are one parameter.
 
-    Of several that would be the same (``gamma`` beside ``weight``, a whole beside its parts) the first is that, and the
+    If several would be the same (``gamma`` beside ``weight``, a whole beside its parts), the first is that one, and the
     others are parameters under their own names: none is left out.
     """
     stems: dict[str, dict[str, Parameter]] = defaultdict(dict)
@@ -184,7 +188,7 @@ def _joined(parsed: Iterable[Parameter]) -> dict[str, dict[str, Parameter]]:
 
 
 def _with_companions(
-    stems: Mapping[str, Mapping[str, Parameter]], told: tuple[int, int] | None, zero_offset: int
+    stems: Mapping[str, Mapping[str, Parameter]], declared: tuple[int, int] | None, zero_offset: int
 ) -> Iterator[Parameter]:
     for kinds in stems.values():
         weight = kinds.get("weight")
@@ -192,22 +196,22 @@ def _with_companions(
             yield unpacked
             yield from (item for kind, item in kinds.items() if kind not in (*_COMPANIONS, *_PACKED))
             continue
-        made = _dequantized(weight, kinds, told) if weight is not None else None
+        made = _dequantized(weight, kinds, declared) if weight is not None else None
         for kind, item in kinds.items():
             if made is not None and kind == "weight":
                 yield replace(item, stored=made)
-            elif made is None or kind not in _COMPANIONS or kind == OF_ACTIVATIONS:
+            elif made is None or kind not in _COMPANIONS or kind == ACTIVATION_SCALE:
                 yield item
 
 
 def _dequantized(
-    weight: Parameter, kinds: Mapping[str, Parameter], told: tuple[int, int] | None
+    weight: Parameter, kinds: Mapping[str, Parameter], declared: tuple[int, int] | None
 ) -> StoredTensor | None:
-    """A weight together with its scales; None where it has none, or they are of a kind we do not know."""
+    """A weight together with its scales; None if it has none, or scales of an unknown kind."""
     spec = weight.spec
     if name_of(spec.dtype) == "uint32" and "scales" in kinds:
         biases = kinds.get("biases")
-        return mlx_packed(weight.stored, kinds["scales"].stored, biases.stored if biases else None, told)
+        return mlx_packed(weight.stored, kinds["scales"].stored, biases.stored if biases else None, declared)
     if name_of(spec.dtype).startswith("float8"):
         scale = next((kinds[k] for k in ("weight_scale_inv", "weight_scale", "scale_inv") if k in kinds), None)
         if scale is not None and is_float(scale.spec.dtype):
@@ -218,7 +222,7 @@ def _dequantized(
 
 
 def _from_words(kinds: Mapping[str, Parameter], zero_offset: int) -> Parameter | None:
-    """The weight that GPTQ, AWQ or compressed-tensors keep in words; None where there is none, or of another kind."""
+    """The weight that GPTQ, AWQ or compressed-tensors keep in words; None if there is none, or one of another kind."""
     stored = {kind: item.stored for kind, item in kinds.items()}
     made = None
     if {"qweight", "qzeros", "scales"} <= stored.keys():
@@ -233,27 +237,27 @@ def _from_words(kinds: Mapping[str, Parameter], zero_offset: int) -> Parameter |
 
 
 def _gptq_zero_offset(config: Mapping[str, object]) -> int:
-    """GPTQ's first version, which most checkpoints are of, keeps zero points less one."""
-    told = config.get("quantization_config", config)  # the whole of AutoGPTQ's quantize_config.json
-    version = told.get("checkpoint_format") if isinstance(told, dict) else None
+    """What is added to a stored zero point: version 1 of GPTQ, which most checkpoints use, stores it less one."""
+    declared = config.get("quantization_config", config)  # the whole of AutoGPTQ's quantize_config.json
+    version = declared.get("checkpoint_format") if isinstance(declared, dict) else None
     return 0 if version == "gptq_v2" else 1
 
 
 def _mlx_config(config: Mapping[str, object]) -> tuple[int, int] | None:
     """Bits and group size, from the config beside an MLX checkpoint."""
-    told = config.get("quantization")
-    if not isinstance(told, dict):
+    declared = config.get("quantization")
+    if not isinstance(declared, dict):
         return None
-    bits, group = told.get("bits"), told.get("group_size")
+    bits, group = declared.get("bits"), declared.get("group_size")
     return (bits, group) if type(bits) is int and type(group) is int else None
 
 
 def _config(dump: Dump, name: str) -> Mapping[str, object]:
-    """A config beside a checkpoint; empty where there is none."""
+    """A config beside a checkpoint; empty if there is none."""
     folder = dump.path if dump.path.is_dir() else dump.path.parent
     path = folder / name
     try:
-        text = map_file(path)  # which waits for no pipe
+        text = map_file(path)  # does not wait if it is a pipe
         config = parse_json(text[:], path, "it") if len(text) <= _CONFIG_BYTES else None
     except BadFile:
         return {}
@@ -261,7 +265,7 @@ def _config(dump: Dump, name: str) -> Mapping[str, object]:
 
 
 def why_unreadable(item: Parameter) -> str | None:
-    """Why a parameter's header cannot be believed; None where it can."""
+    """Why a parameter's header cannot be trusted; None if it can."""
     try:
         _ = item.spec
     except DumpError as error:
@@ -275,8 +279,8 @@ def is_packed(item: Parameter) -> bool:
 
 
 def by_canonical(items: Sequence[Parameter]) -> dict[tuple[str, str], Parameter]:
-    """By canonical stem and kind; of two that would be the same, the first."""
-    found: dict[tuple[str, str], Parameter] = {}
+    """Parameters by canonical stem and kind; the first of two that would be the same."""
+    by_name: dict[tuple[str, str], Parameter] = {}
     for item in items:
-        found.setdefault((item.canonical, item.kind), item)
-    return found
+        by_name.setdefault((item.canonical, item.kind), item)
+    return by_name

@@ -1,8 +1,8 @@
-"""What a quantized candidate makes of a reference's weights, as far as its quantization explains it.
+"""The reference's weights as a quantized candidate rounds them, as far as its quantization explains the difference.
 
-A quantized model is rightly far from its reference. The reference, run with the candidate's weights, is not: whatever
-is left between the two is no quantization. A weight that differs by more than its quantization explains (it is swapped,
-scaled, not loaded) is not taken, so that its layer is still found.
+A quantized model rightly differs from its reference. The reference, run with the candidate's weights, should not: any
+difference that remains is not due to quantization. A weight that differs by more than its quantization explains (it is
+swapped, scaled, not loaded) is not taken, so that its layer is still found.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.weights.measure import measure_pair
-from tensordiff.weights.packed import GGML, quantization_of
+from tensordiff.weights.packed import quantization_of
 from tensordiff.weights.pairing import pair_parameters
 from tensordiff.weights.parameters import holds_parameters, parameters_of
-from tensordiff.weights.quantization import Quantization
+from tensordiff.weights.quantization import GGML, Quantization
 from tensordiff.weights.sides import ParameterPair
 
 _LAID_OUT_AS_IS = {(), ("cat",)}
@@ -31,11 +31,11 @@ class Rounding:
     """What was taken from a candidate."""
 
     kinds: dict[str, Quantization] = field(default_factory=dict)
-    """The quantizations of it, by name."""
+    """Its quantizations, by name."""
     taken: list[str] = field(default_factory=list)
-    """Parameters of the reference that hold the candidate's quantized values now."""
+    """Parameters of the reference that now hold the candidate's quantized values."""
     left: list[str] = field(default_factory=list)
-    """Parameters that the candidate has otherwise than its quantization explains, or that were not compared."""
+    """Parameters that differ by more than the candidate's quantization explains, or that were not compared."""
 
     @property
     def sentence(self) -> str:
@@ -57,19 +57,19 @@ def quantized_weights(kinds: Mapping[str, Quantization]) -> str:
 
 
 def quantizations(dump: Dump) -> dict[str, Quantization]:
-    """The quantizations among a checkpoint's parameters, by name; nothing where it holds none."""
+    """The quantizations among a checkpoint's parameters, by name; empty if it holds none."""
     if not holds_parameters(dump):
         return {}
     return {item.quantization.name: item.quantization for item in parameters_of(dump) if item.quantization}
 
 
 def rounds_activations(kinds: Mapping[str, Quantization]) -> bool:
-    """Whether what is multiplied with such weights is rounded to 8 bits: llama.cpp does so for all types of blocks."""
+    """Whether activations are rounded to 8 bits before they are multiplied with such weights, as llama.cpp does."""
     return any(kind in GGML.values() for kind in kinds.values())
 
 
 def round_as(reference: Dump, candidate: Dump, rounding: Rounding) -> Iterator[RoundedValue]:
-    """The candidate's values for each parameter of the reference that its types explain; fills ``rounding``."""
+    """Yield the candidate's values for each parameter of the reference that its dtypes explain; fills ``rounding``."""
     for pair in pair_parameters(reference, candidate).pairs:
         quantization = quantization_of(pair.candidate.stored)
         names = [item.name for item in pair.reference.parameters]
@@ -86,7 +86,7 @@ def round_as(reference: Dump, candidate: Dump, rounding: Rounding) -> Iterator[R
 
 
 def _is_explained(pair: ParameterPair) -> bool:
-    if pair.unlike or pair.extra_rows or pair.is_tied or pair.reference.views not in _LAID_OUT_AS_IS:
+    if pair.mismatch or pair.extra_rows or pair.is_tied or pair.reference.views not in _LAID_OUT_AS_IS:
         return False
     try:
         return measure_pair(pair.reference.stored, pair.candidate.stored).explained is not None

@@ -1,4 +1,4 @@
-"""Small samples of parameters, and whether two hold the same values as far as their types can tell."""
+"""Small samples of parameters, and whether two hold the same values as far as their dtypes can tell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SLACK_BITS = {8: 0.03, 6: 0.06, 5: 0.1, 4: 0.2, 3: 0.35, 2: 0.6}
 _OF_SPREAD = 0.5
 _FEW = 256
 _ROUGHLY = 4.0
-"""How much more a few values may be off than all of a sample."""
+"""How much larger the error of a few values may be than that of a whole sample."""
 _MOST_ALIKE = 64
 _AT_ONCE = 1 << 20
 
@@ -39,7 +39,7 @@ def sample(stored: StoredTensor) -> Floats:
 
 
 def sample_or_none(stored: StoredTensor) -> Floats | None:
-    """A sample; None where it cannot be read. Whoever measures says why."""
+    """A sample; None if it cannot be read, which measuring reports."""
     try:
         return sample(stored)
     except (DumpError, AlignError):
@@ -47,14 +47,14 @@ def sample_or_none(stored: StoredTensor) -> Floats | None:
 
 
 def as_floats(values: NDArray[np.generic]) -> Floats:
-    """As finite float32."""
+    """Values as finite float32."""
     with np.errstate(all="ignore"):
         wide = values.astype(np.float32)
     return np.nan_to_num(wide, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def slack_of(*sides: StoredTensor) -> float:
-    """The relative error that the coarser of some tensors explains."""
+    """The relative error that the coarsest of some tensors explains."""
     return max(_slack(side, quantization_of(side)) for side in sides)
 
 
@@ -86,19 +86,19 @@ def are_alike(one: Floats, other: Floats, slack: float) -> bool:
 
 
 def wide_blocks(*tables: Floats) -> Iterator[tuple[NDArray[np.float64], ...]]:
-    """Tables of one shape in float64, some rows at a time: a whole one would be twice as large as it is."""
+    """Tables of one shape in float64, some rows at a time: a whole one would take twice its memory."""
     count = max(1, _AT_ONCE * len(tables[0]) // max(1, tables[0].size))
     for start in range(0, len(tables[0]), count):
         yield tuple(table[start : start + count].astype(np.float64) for table in tables)
 
 
 def is_telling(values: Floats) -> bool:
-    """Whether values can prove an identity: not all alike, as those of a fresh norm are."""
+    """Whether values can prove an identity: they must vary, unlike those of a fresh norm."""
     return values.size >= 8 and float(values.std()) > 1e-4 * float(np.abs(values).max(initial=0.0))
 
 
 class SampleIndex:
-    """Samples of one shape, to find those that may be alike a given one without trying each."""
+    """Samples of one shape, to find those that may equal a given one without trying each."""
 
     def __init__(self, samples: Sequence[Floats | None]) -> None:
         width = max((_few(one).size for one in samples if one is not None), default=0)
@@ -107,7 +107,7 @@ class SampleIndex:
         self._squares = np.einsum("ij,ij->i", self._rows, self._rows)
 
     def near(self, wanted: Floats, slack: float) -> list[int]:
-        """Which may be alike; none where so many are that values prove nothing."""
+        """Positions of samples that may be alike; empty if so many are that values prove nothing."""
         values = _few(wanted)
         if values.size != self._rows.shape[1]:
             return []
@@ -120,6 +120,6 @@ class SampleIndex:
 
 
 def _few(values: Floats) -> NDArray[np.float64]:
-    """Some values spread over a sample, which stand for it."""
+    """Some values spread over a sample, which represent it."""
     flat = values.reshape(-1)
     return flat[:: max(1, flat.size // _FEW)][: _FEW + 1].astype(np.float64)

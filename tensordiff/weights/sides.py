@@ -1,4 +1,4 @@
-"""One side of a pair of parameters: what it is made of, and how it is seen."""
+"""One side of a pair of parameters: its parts, and the views applied to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SideView:
     label: str
     """The parameter's own name, or an expression of several."""
     views: tuple[str, ...] = ()
-    """How it is seen, beyond what its file has."""
+    """The views applied to what its file has."""
 
     @classmethod
     def of(cls, item: Parameter) -> SideView:
@@ -30,18 +30,18 @@ class SideView:
 
     @classmethod
     def cat(cls, items: Sequence[Parameter]) -> SideView:
-        """Several, one after the other along the rows."""
+        """Several parameters, concatenated along the rows."""
         label = f"cat({', '.join(item.name for item in items)})"
         return cls(tuple(items), Concatenated(tuple(item.stored for item in items)), label, ("cat",))
 
     @classmethod
     def computed(cls, entry: Entry, by_id: Mapping[int, Parameter]) -> SideView:
-        """What a map of the user names."""
+        """The parameters that a map of the user names."""
         parts = tuple(by_id[id(part)] for part in parts_of(entry))
         return cls(parts, entry.stored, entry.name if len(parts) > 1 else parts[0].name)
 
-    def seen(self, stored: StoredTensor, view: str) -> SideView:
-        """The same, seen in another way."""
+    def with_view(self, stored: StoredTensor, view: str) -> SideView:
+        """The same with one more view."""
         return SideView(self.parameters, stored, self.label, (*self.views, view))
 
     @property
@@ -60,17 +60,17 @@ class ParameterPair:
     by: PairedBy
     extra_rows: int = 0
     """Rows that the candidate has more (or, below 0, less) than the reference: a vocabulary that is padded or cut."""
-    unlike: str = ""
-    """Why the two cannot be laid over each other."""
+    mismatch: str = ""
+    """Why the two cannot be compared element by element."""
     convention: str = ""
-    """How the others of its kind are laid out, where this one is seen so, too."""
+    """The layout of the others of its kind, if this one is viewed that way, too."""
 
     @property
     def views(self) -> list[str]:
-        """How both sides are seen, beyond what the files have."""
+        """The views applied to both sides."""
         return [*self.reference.views, *(f"candidate {view}" for view in self.candidate.views)]
 
     @property
     def is_tied(self) -> bool:
-        """Whether one side has no such parameter, and its embedding stands for it."""
+        """Whether one side has no such parameter, and its embedding takes its place."""
         return "tied" in self.reference.views or "tied" in self.candidate.views

@@ -1,9 +1,9 @@
 """Weights that one side keeps as [in, out] and the other as [out, in]: when that is a layout, and when a bug.
 
-It is a layout where a checkpoint keeps most of its linear weights so, or calls them ``kernel``. A stack of experts says
-nothing of linear weights, nor does the vocabulary: stacks have a layout of their own, and an embedding or a head that
-is transposed alone was transposed by mistake. Values of a square weight are looked at only where there is a layout: its
-shape fits without the transposition that all others got, so that it is easily forgotten there.
+It is a layout if a checkpoint keeps most of its linear weights so, or calls them ``kernel``. Stacks of experts say
+nothing about linear weights, nor does the vocabulary: stacks have a layout of their own, and an embedding or a head
+that is transposed alone was transposed by mistake. Values of a square weight are examined only if there is a layout:
+its shape fits without the transposition that all others got, so that it is easily forgotten there.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tensordiff.dump.names import NUMBER_PART
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.weights.samples import are_alike, sample, slack_of
 from tensordiff.weights.sides import ParameterPair
@@ -20,36 +21,35 @@ from tensordiff.weights.views import Transposed
 
 VIEW = "transposed"
 MIXED_LAYOUT = "laid out differently from the other layers: rows and columns are exchanged"
-ODD_LAYOUT = "transposed: rows and columns are exchanged, while most other weights have them in order"
-LEFT_LAYOUT = "not transposed: rows and columns are in order, while most other weights have them exchanged"
-LEFT_KERNEL = "not transposed: rows and columns are in order, while a kernel has them exchanged"
-LAYOUT_FINDINGS = (MIXED_LAYOUT, ODD_LAYOUT, LEFT_LAYOUT, LEFT_KERNEL)
+TRANSPOSED_ALONE = "transposed: rows and columns are exchanged, while most other weights have them in order"
+NOT_TRANSPOSED_ALONE = "not transposed: rows and columns are in order, while most other weights have them exchanged"
+KERNEL_NOT_TRANSPOSED = "not transposed: rows and columns are in order, while a kernel has them exchanged"
+LAYOUT_FINDINGS = (MIXED_LAYOUT, TRANSPOSED_ALONE, NOT_TRANSPOSED_ALONE, KERNEL_NOT_TRANSPOSED)
 
-_LAYER_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _KERNEL = re.compile(r"(?:^|[./])kernel$")
 _TABLE = re.compile(r"embed|position|_bias|table|token_type")
-"""Names of weights whose rows are looked up, and not multiplied by: they have one layout everywhere."""
+"""Names of weights whose rows are looked up rather than multiplied by: they have one layout everywhere."""
 
 
 def with_transposition(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
-    """Pairs seen by the layout that their checkpoints keep throughout; what is laid out otherwise is a finding."""
+    """Pairs viewed by the layout that their checkpoints use throughout; deviations are findings."""
     ways = {is_stack: _is_layout(list(_voters(pairs, is_stack))) for is_stack in (False, True)}
     squares = [
-        _transposed_if_so(pair) if ways[_is_stack(pair)] or _is_kernel(pair) else pair for pair in pairs
+        _transposed_by_value(pair) if ways[_is_stack(pair)] or _is_kernel(pair) else pair for pair in pairs
     ]  # fmt: skip
-    found = _same_in_all_layers(_with_left_ones(squares, is_layout=ways[False]))
-    return [pair if ways[_is_stack(pair)] or _is_kernel(pair) else _finding_if_turned(pair) for pair in found]
+    viewed = _same_in_all_layers(_with_untransposed_findings(squares, is_layout=ways[False]))
+    return [pair if ways[_is_stack(pair)] or _is_kernel(pair) else _finding_if_transposed(pair) for pair in viewed]
 
 
-def is_turned(pair: ParameterPair) -> bool:
-    """Whether the candidate is seen transposed."""
+def is_transposed(pair: ParameterPair) -> bool:
+    """Whether the candidate is viewed transposed."""
     return VIEW in pair.candidate.views
 
 
-def _finding_if_turned(pair: ParameterPair) -> ParameterPair:
-    # What the user maps is as it should be, and a weight that was found by its values has no name that says a layout.
-    is_finding = is_turned(pair) and not pair.unlike and pair.by not in ("map", "value")
-    return replace(pair, unlike=ODD_LAYOUT) if is_finding else pair
+def _finding_if_transposed(pair: ParameterPair) -> ParameterPair:
+    # What the user maps is as it should be, and for a weight that was found by its values, no name suggests a layout.
+    is_finding = is_transposed(pair) and not pair.mismatch and pair.by not in ("map", "value")
+    return replace(pair, mismatch=TRANSPOSED_ALONE) if is_finding else pair
 
 
 def _voters(pairs: Sequence[ParameterPair], is_stack: bool) -> Iterator[ParameterPair]:
@@ -57,17 +57,17 @@ def _voters(pairs: Sequence[ParameterPair], is_stack: bool) -> Iterator[Paramete
     for pair in pairs:
         sides = pair.reference, pair.candidate
         is_vocabulary = any(item.is_vocabulary for side in sides for item in side.parameters)
-        is_matrix = not pair.unlike and len(pair.reference.stored.spec.shape) > 1
+        is_matrix = not pair.mismatch and len(pair.reference.stored.spec.shape) > 1
         if is_matrix and not is_vocabulary and _is_stack(pair) == is_stack:
             yield pair
 
 
 def _is_layout(voters: Sequence[ParameterPair]) -> bool:
-    """Whether most weights are transposed: an oblong one shows it by its shape, a square one by its values."""
-    if not any(map(is_turned, voters)):
+    """Whether most weights are transposed: a rectangular one shows it by its shape, a square one by its values."""
+    if not any(map(is_transposed, voters)):
         return False
-    seen = [_transposed_if_so(pair) for pair in voters]
-    return 2 * sum(map(is_turned, seen)) > len(seen)
+    viewed = [_transposed_by_value(pair) for pair in voters]
+    return 2 * sum(map(is_transposed, viewed)) > len(viewed)
 
 
 def _is_stack(pair: ParameterPair) -> bool:
@@ -80,25 +80,25 @@ def _is_kernel(pair: ParameterPair) -> bool:
     return ours != theirs
 
 
-def _with_left_ones(pairs: Sequence[ParameterPair], *, is_layout: bool) -> list[ParameterPair]:
-    """A square weight that is not transposed in most layers is a finding where linear weights, or kernels, are."""
-    oblong = [is_turned(pair) for pair in pairs if _is_kernel(pair) and not pair.unlike and not _is_square(pair)]
-    are_kernels_turned = 2 * sum(oblong) >= len(oblong)  # else these are kernels by name alone
-    found = list(pairs)
+def _with_untransposed_findings(pairs: Sequence[ParameterPair], *, is_layout: bool) -> list[ParameterPair]:
+    """Report square weights that are not transposed in most layers, if linear weights, or kernels, are."""
+    oblong = [is_transposed(pair) for pair in pairs if _is_kernel(pair) and not pair.mismatch and not _is_square(pair)]
+    are_kernels_transposed = 2 * sum(oblong) >= len(oblong)  # else these are kernels by name alone
+    result = list(pairs)
     for members in _kinds(pairs).values():
-        if 2 * sum(is_turned(pairs[k]) for k in members) >= len(members):
+        if 2 * sum(is_transposed(pairs[k]) for k in members) >= len(members):
             continue
         for k in members:
-            by_name = are_kernels_turned and _is_kernel(pairs[k])
-            if (is_layout or by_name) and _is_left(pairs[k]):
-                found[k] = replace(pairs[k], unlike=LEFT_LAYOUT if is_layout else LEFT_KERNEL)
-    return found
+            by_name = are_kernels_transposed and _is_kernel(pairs[k])
+            if (is_layout or by_name) and _is_untransposed(pairs[k]):
+                result[k] = replace(pairs[k], mismatch=NOT_TRANSPOSED_ALONE if is_layout else KERNEL_NOT_TRANSPOSED)
+    return result
 
 
-def _is_left(pair: ParameterPair) -> bool:
+def _is_untransposed(pair: ParameterPair) -> bool:
     """Whether a square linear weight equals the reference's as it is, and would not transposed."""
     a, b = pair.reference.stored, pair.candidate.stored
-    if pair.by == "map" or is_turned(pair) or not _is_square(pair) or not _is_linear(pair):
+    if pair.by == "map" or is_transposed(pair) or not _is_square(pair) or not _is_linear(pair):
         return False
     try:
         first, slack = sample(a), slack_of(a, b)
@@ -120,45 +120,48 @@ def _is_square(pair: ParameterPair) -> bool:
 
 
 def _kinds(pairs: Sequence[ParameterPair]) -> dict[str, list[int]]:
-    """Which pairs are the same weight of several layers, by their numbers; only matrices."""
+    """The positions of pairs that are the same weight of several layers; only matrices."""
     kinds: defaultdict[str, list[int]] = defaultdict(list)
     for k, pair in enumerate(pairs):
-        if not pair.unlike and len(pair.reference.stored.spec.shape) > 1:
-            kinds[_LAYER_NUMBER.sub("{}", pair.name)].append(k)
+        if not pair.mismatch and len(pair.reference.stored.spec.shape) > 1:
+            kinds[NUMBER_PART.sub("{}", pair.name)].append(k)
     return kinds
 
 
 def _same_in_all_layers(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
-    """A weight is transposed in all layers or in none: one that does otherwise than most of its kind is a finding."""
+    """A weight is transposed in all layers or in none: one that deviates from most of its kind is a finding."""
     kinds = _kinds(pairs)
-    turned = {k for members in kinds.values() for k in members if is_turned(pairs[k])}
-    mostly_turned = 2 * len(turned) > sum(map(len, kinds.values()))
-    found = list(pairs)
+    transposed = {k for members in kinds.values() for k in members if is_transposed(pairs[k])}
+    mostly_transposed = 2 * len(transposed) > sum(map(len, kinds.values()))
+    result = list(pairs)
     for members in kinds.values():
-        count = sum(k in turned for k in members)
-        usual = mostly_turned if 2 * count == len(members) else 2 * count > len(members)
+        count = sum(k in transposed for k in members)
+        usual = mostly_transposed if 2 * count == len(members) else 2 * count > len(members)
         for k in members:
-            if (k in turned) != usual:
-                found[k] = _otherwise(pairs[k])
-    return found
+            if (k in transposed) != usual:
+                result[k] = _unlike_its_kind(pairs[k])
+    return result
 
 
-def _otherwise(pair: ParameterPair) -> ParameterPair:
-    """One that is not laid out as its kind. A square one that is not the reference's either way is seen as its kind."""
+def _unlike_its_kind(pair: ParameterPair) -> ParameterPair:
+    """A weight that is not laid out like its kind.
+
+    A square one that does not equal the reference's as it is gets the view of its kind instead of a finding.
+    """
     a, b = pair.reference.stored, pair.candidate.stored
-    if not is_turned(pair) and _is_square(pair):
+    if not is_transposed(pair) and _is_square(pair):
         try:
             is_same = are_alike(sample(b), sample(a), slack_of(a, b))
         except (DumpError, AlignError):
             return pair  # measuring says why
         if not is_same:
-            return replace(pair, candidate=pair.candidate.seen(Transposed(b), VIEW), convention=VIEW)
-    return replace(pair, unlike=MIXED_LAYOUT)
+            return replace(pair, candidate=pair.candidate.with_view(Transposed(b), VIEW), convention=VIEW)
+    return replace(pair, mismatch=MIXED_LAYOUT)
 
 
-def _transposed_if_so(pair: ParameterPair) -> ParameterPair:
+def _transposed_by_value(pair: ParameterPair) -> ParameterPair:
     a, b = pair.reference.stored, pair.candidate.stored
-    if pair.unlike or not _is_square(pair) or is_turned(pair):
+    if pair.mismatch or not _is_square(pair) or is_transposed(pair):
         return pair
     try:
         first, slack = sample(a), slack_of(a, b)
@@ -166,4 +169,4 @@ def _transposed_if_so(pair: ParameterPair) -> ParameterPair:
             return pair
     except (DumpError, AlignError):
         return pair  # measuring says why
-    return replace(pair, candidate=pair.candidate.seen(Transposed(b), VIEW), convention=VIEW)
+    return replace(pair, candidate=pair.candidate.with_view(Transposed(b), VIEW), convention=VIEW)

@@ -1,7 +1,7 @@
-"""Parameters seen in another arrangement: put together, stacked, transposed, their rows in another order.
+"""Parameters in another arrangement: concatenated, stacked, transposed, with rows in another order.
 
-Each view is a tensor like those of a file, and reads a stretch of rows at a time where what it is made of can: a
-checkpoint is compared in blocks of rows, whatever its size.
+Each view is a tensor like those of a file, and reads a range of rows at a time if its parts can: a checkpoint of any
+size is compared in blocks of rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensordiff.dump.dtypes import DTYPES, Array, DType, is_float
 from tensordiff.dump.model import Spec, StoredTensor
 
 BLOCK_ELEMENTS = 1 << 24
-"""Elements that are compared at once, at most, unless one row has more."""
+"""Most elements that are compared at once, unless a single row has more."""
 
 
 def read_rows(stored: StoredTensor, start: int, stop: int) -> Array:
@@ -28,7 +28,7 @@ def read_rows(stored: StoredTensor, start: int, stop: int) -> Array:
 
 
 def row_ranges(shape: tuple[int, ...], most: int = BLOCK_ELEMENTS) -> Iterator[tuple[int, int]]:
-    """Stretches of rows that together are the whole, none with more elements than that, if a row has not."""
+    """Ranges of rows that together are the whole, each with at most ``most`` elements, if a single row has no more."""
     if not shape:
         return
     row = max(1, int(np.prod(shape[1:], dtype=np.int64)))
@@ -38,7 +38,7 @@ def row_ranges(shape: tuple[int, ...], most: int = BLOCK_ELEMENTS) -> Iterator[t
 
 
 def common_dtype(parts: Sequence[StoredTensor]) -> DType:
-    """The type that several tensors have; of several types, one that holds the values of all."""
+    """The dtype of several tensors; if they differ, one that holds the values of all."""
     dtypes = {part.spec.dtype for part in parts}
     if len(dtypes) == 1:
         return dtypes.pop()
@@ -48,14 +48,14 @@ def common_dtype(parts: Sequence[StoredTensor]) -> DType:
 
 
 class Concatenated(NamedTuple):
-    """Several tensors one after the other along an axis: ``q_proj``, ``k_proj`` and ``v_proj`` as one."""
+    """Several tensors concatenated along an axis: ``q_proj``, ``k_proj`` and ``v_proj`` as one."""
 
     parts: tuple[StoredTensor, ...]
     axis: int = 0
 
     @property
     def spec(self) -> Spec:
-        """Of the whole."""
+        """The spec of the whole."""
         first = self.parts[0].spec
         length = sum(part.spec.shape[self.axis] for part in self.parts)
         shape = *first.shape[: self.axis], length, *first.shape[self.axis + 1 :]
@@ -74,15 +74,15 @@ class Concatenated(NamedTuple):
         if self.axis:
             rows = [read_rows(part, start, stop) for part in self.parts]
             return np.concatenate(self._alike(rows), axis=self.axis)
-        found, at = [], 0
+        rows_of_parts, at = [], 0
         for part in self.parts:
             length = part.spec.shape[0]
             low, high = max(start - at, 0), min(stop - at, length)
             if low < high:
-                found.append(read_rows(part, low, high))
+                rows_of_parts.append(read_rows(part, low, high))
             at += length
-        found = self._alike(found)
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        rows_of_parts = self._alike(rows_of_parts)
+        return rows_of_parts[0] if len(rows_of_parts) == 1 else np.concatenate(rows_of_parts)
 
 
 class Stacked(NamedTuple):
@@ -92,7 +92,7 @@ class Stacked(NamedTuple):
 
     @property
     def spec(self) -> Spec:
-        """Of the whole."""
+        """The spec of the whole."""
         first = self.parts[0].spec
         return Spec((len(self.parts), *first.shape), common_dtype(self.parts))
 
@@ -113,12 +113,12 @@ class Transposed(NamedTuple):
 
     @property
     def spec(self) -> Spec:
-        """Of the whole."""
+        """The spec of the whole."""
         shape, dtype = self.stored.spec
         return Spec((*shape[:-2], shape[-1], shape[-2]), dtype)
 
     def read(self) -> Array:
-        """A view on what is stored."""
+        """A view of what is stored."""
         return self.stored.read().swapaxes(-1, -2)
 
     def read_rows(self, start: int, stop: int) -> Array:
@@ -136,7 +136,7 @@ class Rows(NamedTuple):
 
     @property
     def spec(self) -> Spec:
-        """Of these rows."""
+        """The spec of these rows."""
         shape, dtype = self.stored.spec
         return Spec((self.length, *shape[1:]), dtype)
 
@@ -145,19 +145,19 @@ class Rows(NamedTuple):
         return self.read_rows(0, self.length)
 
     def read_rows(self, start: int, stop: int) -> Array:
-        """Some of them."""
+        """Some of these rows."""
         return read_rows(self.stored, start, min(stop, self.length))
 
 
 class Reshaped(NamedTuple):
-    """The same elements in another shape: [n, 1] for [n], a convolution without its axes of one."""
+    """The same elements in another shape: [n, 1] for [n], a convolution without its axes of size 1."""
 
     stored: StoredTensor
     shape: tuple[int, ...]
 
     @property
     def spec(self) -> Spec:
-        """Of the new shape."""
+        """The spec with the new shape."""
         return Spec(self.shape, self.stored.spec.dtype)
 
     def read(self) -> Array:
@@ -173,7 +173,7 @@ class Shifted(NamedTuple):
 
     @property
     def spec(self) -> Spec:
-        """As stored."""
+        """The stored spec."""
         return self.stored.spec
 
     def read(self) -> Array:
@@ -192,7 +192,7 @@ class RowsPermuted:
 
     @property
     def spec(self) -> Spec:
-        """As stored."""
+        """The stored spec."""
         return self.stored.spec
 
     def read(self) -> Array:
@@ -204,7 +204,7 @@ class RowsPermuted:
         """Some rows."""
         order = self.order[start:stop]
         low, high = int(order.min()), int(order.max()) + 1
-        if high - low > 2 * len(order):  # far apart: mapped tensors give single rows
+        if high - low > 2 * len(order):  # far apart: read single rows, which is cheap if the tensor is mapped
             whole: Array = self.stored.read()[order]
             return whole
         near: Array = read_rows(self.stored, low, high)[order - low]
@@ -212,10 +212,10 @@ class RowsPermuted:
 
 
 def interleaved(rows: int, head: int) -> NDArray[np.int64]:
-    """The order that llama.cpp gives rope's rows within each head: first of the one half, first of the other, …"""
+    """The order that llama.cpp gives rope's rows within each head: first of one half, first of the other, …"""
     return np.arange(rows).reshape(-1, 2, head // 2).swapaxes(1, 2).reshape(-1)
 
 
 def deinterleaved(rows: int, head: int) -> NDArray[np.int64]:
-    """The way back."""
+    """The inverse order."""
     return np.arange(rows).reshape(-1, head // 2, 2).swapaxes(1, 2).reshape(-1)

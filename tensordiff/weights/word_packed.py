@@ -2,12 +2,13 @@
 
 All three keep ``scale * (q - zero)``. They differ in what a word holds, in which order, and in the zero points:
 
-- GPTQ: inputs of one output, as they come; ``qweight`` is (inputs / n, outputs); ``qzeros``, in version 1 less 1.
+- GPTQ: inputs of one output, in order; ``qweight`` is (inputs / n, outputs); ``qzeros``, in version 1 less 1.
 - AWQ: outputs of one input, in the order 0, 2, 4, 6, 1, 3, 5, 7; ``qweight`` is (inputs, outputs / n); ``qzeros``.
-- compressed-tensors: inputs of one output, as they come; ``weight_packed`` is (outputs, inputs / n); half the range.
+- compressed-tensors: inputs of one output, in order; ``weight_packed`` is (outputs, inputs / n); zero is half the
+  range.
 
-GPTQ and AWQ choose values for what comes out of a layer, so they need not be the nearest to the original ones; AWQ also
-moves factors from a layer into the one before it.
+GPTQ and AWQ choose values for a layer's output, so they need not be the nearest to the original ones; AWQ also moves
+factors from a layer into the one before it.
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ _WORD = 32
 
 
 class WordPacked(NamedTuple):
-    """A weight (outputs, inputs) that lies in words."""
+    """A weight (outputs, inputs) that is packed in words."""
 
     kind: Literal["GPTQ", "AWQ", "compressed-tensors"]
     words: StoredTensor
     scales: StoredTensor
     zeros: StoredTensor | None
     groups: StoredTensor | None
-    """The group of each input, where inputs were reordered."""
+    """The group of each input, if inputs were reordered."""
     shape: tuple[int, int]
     bits: int
     zero_offset: int = 0
-    """What is added to a zero point as it is stored."""
+    """What is added to a stored zero point."""
 
     @property
     def spec(self) -> Spec:
-        """As it is read: float32."""
+        """The spec as it is read: float32."""
         return Spec(self.shape, DTYPES["float32"])
 
     @property
     def group(self) -> int:
-        """Inputs that share a scale."""
+        """How many inputs share a scale."""
         counts = self.scales.spec.shape
         return self.shape[1] // max(1, counts[1] if self.kind == "compressed-tensors" else counts[0])
 
@@ -95,7 +96,7 @@ class WordPacked(NamedTuple):
 
 
 def unpacked(words: Array, bits: int) -> NDArray[np.uint32]:
-    """Integers of a few bits along the last axis, the first in the lowest bits; those of 3 bits run on across words."""
+    """Unpack integers of a few bits along the last axis, the first in the lowest bits; 3 bits cross word borders."""
     raw = np.ascontiguousarray(words).astype(np.uint32 if words.dtype.kind == "u" else np.int32).view(np.uint32)
     if _WORD % bits == 0:
         shifts = np.arange(0, _WORD, bits, dtype=np.uint32)
@@ -108,7 +109,7 @@ def unpacked(words: Array, bits: int) -> NDArray[np.uint32]:
 
 
 def _awq(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """AWQ's words of eight in their order: place k of a word holds element ``_AWQ_ORDER[k]``."""
+    """Restore the order of AWQ's words of eight: place k of a word holds element ``_AWQ_ORDER[k]``."""
     words = values.reshape(*values.shape[:-1], -1, len(_AWQ_ORDER))
     found = np.empty_like(words)
     found[..., list(_AWQ_ORDER)] = words
@@ -118,7 +119,7 @@ def _awq(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
 def gptq_or_awq(
     words: StoredTensor, scales: StoredTensor, zeros: StoredTensor, groups: StoredTensor | None, zero_offset: int
 ) -> WordPacked | None:
-    """Told apart by shapes: GPTQ packs the inputs, AWQ the outputs. None where neither fits."""
+    """A GPTQ or AWQ weight, distinguished by shapes: GPTQ packs the inputs, AWQ the outputs. None if neither fits."""
     shapes = [one.spec.shape for one in (words, scales, zeros)]
     if any(len(shape) != 2 for shape in shapes):
         return None
@@ -149,7 +150,7 @@ def _fits(shape: tuple[int, int], count: int, groups: StoredTensor | None) -> bo
 
 
 def compressed(words: StoredTensor, scales: StoredTensor, shape: StoredTensor) -> WordPacked | None:
-    """Compressed-tensors' packed integers, symmetric; None where the shapes do not fit."""
+    """Compressed-tensors' packed integers, symmetric; None if the shapes do not fit."""
     if shape.spec.size != 2 or len(words.spec.shape) != 2 or len(scales.spec.shape) != 2:
         return None
     outputs, inputs = (int(n) for n in shape.read().reshape(-1))

@@ -14,9 +14,9 @@ from tensordiff.capture import stream as streams
 from tensordiff.capture.stream import KeptTensor, make_window_folder
 from tensordiff.dump import open_dump
 from tensordiff.dump.files import FileTensor
-from tensordiff.dump.writer import DumpWriter, write_manifest
+from tensordiff.dump.native.writer import DumpWriter, write_manifest
 from tensordiff.errors import WriteError
-from tensordiff.util.claimed_folders import make_claimed_folder
+from tensordiff.util.temporary_folders import make_claimed_folder
 
 
 def tensor(folder: Path) -> KeptTensor:

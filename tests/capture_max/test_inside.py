@@ -14,7 +14,7 @@ import pytest
 from tensordiff.capture.settings import Injection
 from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tests import processes
 from tests.capture_max.running import Sides, capture, compare
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tensordiff.dump.dtypes import DTYPES
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tests import processes

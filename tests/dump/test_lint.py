@@ -12,7 +12,7 @@ import pytest
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.lint import EntryFacts, Finding, lint_headers, lint_values, read_facts
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tests.making import SAMPLES, Tensors, numbers, save, save_npy, truncate, write
 
 A, B, C = (numbers(9, 4, seed=seed) for seed in range(3))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensordiff.dump import open_dump
-from tensordiff.dump.numbered_parts import missing_parts
+from tensordiff.dump.leftovers import missing_parts
 from tensordiff.weights.comparison import compare_weights
 from tests.weights.making import llama, write_gguf, write_sharded
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tensordiff.dump import open_dump
-from tensordiff.dump.convert import convert
-from tensordiff.dump.publish import publish, refuse_occupied
+from tensordiff.dump.native.convert import convert
+from tensordiff.dump.native.publish import publish, refuse_occupied
 from tensordiff.errors import BadFile, NotADump, StoreError, WriteError
 from tensordiff.util.remote import RemotePath, ranges, user_path
 from tests.making import SAMPLES, numbers, save, save_npy, write

@@ -10,7 +10,7 @@ import pytest
 
 from tensordiff.compare.judge.verdict import FLOORS
 from tensordiff.compare.lint import lint_pair
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 

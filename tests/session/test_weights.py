@@ -10,7 +10,7 @@ import pytest
 from tensordiff.capture.engines import ENGINES, Engine
 from tensordiff.dump import open_dump
 from tensordiff.dump.names import parameter_name
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.report.comparison_json import compare_json
 from tensordiff.report.model import build_report
 from tensordiff.report.text import render as render_text
@@ -90,7 +90,7 @@ def test_nothing_is_said_where_a_dump_holds_no_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["folder", "whole.safetensors"])
 def test_weights_survive_a_conversion(tmp_path: Path, name: str) -> None:
-    from tensordiff.dump.convert import convert
+    from tensordiff.dump.native.convert import convert
 
     source = open_dump(capture(tmp_path / "run", WEIGHT))
     list(convert(source, tmp_path / name))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tensordiff.errors import WriteError
-from tensordiff.util.atomic_write import followed, is_temporary_name, replace_file, replacing, write_file
+from tensordiff.util.atomic_write import follow_link, is_temporary_name, replace_file, replacing, write_file
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 NOBODY = 65534
@@ -102,7 +102,7 @@ def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match="own: is a link that another user made"):
         write_file(own, "theirs")
     with pytest.raises(WriteError, match="another user made"):
-        followed(planted)
+        follow_link(planted)
     assert victim.read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 3
 

@@ -91,7 +91,7 @@ def test_a_folder_of_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_is_beyond_the_budget_is_known_as_large_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settled(monkeypatch)
-    monkeypatch.setattr(module, "_READ_AT_MOST", 1)
+    monkeypatch.setattr(module, "_MOST_BYTES_READ", 1)
     (tmp_path / "a").write_text("1")
     (tmp_path / "b").write_text("1")
     before = tree_state(tmp_path)

@@ -21,12 +21,12 @@ from tensordiff.util.mappings import (
     Mapping,
     compare_sizes,
     count_losses,
+    install_handler,
     loss_of,
     map_pages,
-    put_handler_first,
+    raise_if_lost,
     raise_losses,
     raise_unclaimed,
-    refuse_lost,
 )
 from tests import processes
 
@@ -36,7 +36,7 @@ PAGE = os.sysconf("SC_PAGESIZE")
 
 def mapped(path: Path, size: int = SIZE) -> Mapping:
     path.write_bytes(b"\x3f" * size)  # 0.747 as float32
-    put_handler_first()
+    install_handler()
     handle = os.open(path, os.O_RDONLY)
     try:
         return map_pages(handle, size, path)
@@ -133,8 +133,8 @@ def test_what_was_lost_is_refused_from_then_on(tmp_path: Path) -> None:
     array.sum()
     for _ in range(2):
         with pytest.raises(BadFile, match="became shorter"):
-            refuse_lost(mapping)
-    refuse_lost(other)
+            raise_if_lost(mapping)
+    raise_if_lost(other)
     for view in (array, array[5:9], array.reshape(2, -1)[:, ::3].T, array.view(np.uint8)):
         assert "became shorter" in str(loss_of([floats(other), view], 0))
     assert loss_of([floats(other), array.copy(), np.zeros(3)], 0) is None
@@ -185,7 +185,7 @@ def test_a_mapping_that_is_gone_is_forgotten(tmp_path: Path) -> None:
 
 BEGIN = """
 import faulthandler, mmap, os, signal, sys, threading
-from tensordiff.util.mappings import count_losses, map_pages, put_handler_first
+from tensordiff.util.mappings import count_losses, map_pages, install_handler
 path = sys.argv[1]
 def filled(name):
     with open(path + name, "wb") as file:
@@ -208,7 +208,7 @@ ENDS: dict[str, tuple[str, str]] = {
     "raised": ("lose_ours(); signal.raise_signal(signal.SIGBUS)", ""),
     "faulthandler before us": ("faulthandler.enable(); lose_ours(); lose_another()", "Fatal Python error: Bus error"),
     "faulthandler after us": (
-        "lose_ours(); faulthandler.enable(); put_handler_first(); lose_ours(); lose_another()",
+        "lose_ours(); faulthandler.enable(); install_handler(); lose_ours(); lose_another()",
         "Fatal Python error: Bus error",
     ),
     "in a thread": (

@@ -15,7 +15,7 @@ from tensordiff.dump import open_dump
 from tensordiff.weights.comparison import ParameterRow, WeightsOutcome, compare_weights
 from tensordiff.weights.hint.catalogue import hint_for
 from tensordiff.weights.hint.orders import match_rows
-from tensordiff.weights.hint.seen import Slots, see
+from tensordiff.weights.hint.pair_tables import ParameterFinder, read_tables
 from tensordiff.weights.pairing import pair_parameters
 from tests.weights.making import Weights, llama, write_npz
 
@@ -212,10 +212,10 @@ def test_a_hint_takes_a_few_times_the_memory_of_what_it_looks_at(tmp_path: Path)
     name, shape = "model.embed_tokens.weight", (1 << 14, 256)
     sides = [write_npz({name: random(k).standard_normal(shape).astype("f4")}, tmp_path / f"{k}.npz") for k in (1, 2)]
     pairing = pair_parameters(open_dump(sides[0]), open_dump(sides[1]))
-    seen = see(pairing.pairs[0], Slots(pairing.reference), Slots(pairing.candidate))
+    tables = read_tables(pairing.pairs[0], ParameterFinder(pairing.reference), ParameterFinder(pairing.candidate))
     tracemalloc.start()
-    hint = hint_for(seen)
+    hint = hint_for(tables)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert hint is not None and hint.kind == "not loaded"
-    assert peak < 5 * seen.ref.nbytes
+    assert peak < 5 * tables.ref.nbytes

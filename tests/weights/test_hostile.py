@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from tensordiff.compare.limits import Limits
 from tensordiff.dump import open_dump
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.weights import measure, pairing
 from tensordiff.weights.comparison import WeightsComparison, WeightsOutcome, compare_weights
 from tests.cli.command import caller

@@ -122,20 +122,20 @@ def experts(seed: int) -> Weights:
     return made
 
 
-def stacked(weights: Weights, order: tuple[int, ...] = (0, 1, 2, 3), *, is_turned: bool = False) -> Weights:
+def stacked(weights: Weights, order: tuple[int, ...] = (0, 1, 2, 3), *, is_transposed: bool = False) -> Weights:
     made = {name: array for name, array in weights.items() if ".experts." not in name}
     for k in range(3):
         prefix = f"model.layers.{k}.mlp.experts."
         both = [np.concatenate([weights[f"{prefix}{e}.{p}.weight"] for p in GATE_UP]) for e in order]
         down = [weights[f"{prefix}{e}.down_proj.weight"] for e in order]
-        made[f"{prefix}gate_up_proj"] = np.stack([b.T for b in both] if is_turned else both)
-        made[f"{prefix}down_proj"] = np.stack([d.T for d in down] if is_turned else down)
+        made[f"{prefix}gate_up_proj"] = np.stack([b.T for b in both] if is_transposed else both)
+        made[f"{prefix}down_proj"] = np.stack([d.T for d in down] if is_transposed else down)
     return {name: np.ascontiguousarray(array) for name, array in made.items()}
 
 
-@pytest.mark.parametrize("is_turned", [False, True])
-def test_experts_one_by_one_against_a_stack(tmp_path: Path, is_turned: bool) -> None:
-    found = outcome(tmp_path, experts(3), stacked(experts(3), is_turned=is_turned))
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_experts_one_by_one_against_a_stack(tmp_path: Path, is_transposed: bool) -> None:
+    found = outcome(tmp_path, experts(3), stacked(experts(3), is_transposed=is_transposed))
     assert found.exit_status == 0
     assert row_of(found, "layers.0.mlp.experts.gate_up_proj").by == "fused"
 

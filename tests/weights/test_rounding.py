@@ -13,9 +13,8 @@ from tensordiff.capture.quantization import quantization_facts
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.model import MemoryTensor, entry
 from tensordiff.dump.names import parameter_name
-from tensordiff.weights.packed import GGML
 from tensordiff.weights.parameters import parameters_of
-from tensordiff.weights.quantization import Quantization
+from tensordiff.weights.quantization import GGML, Quantization
 from tensordiff.weights.rounding import Rounding, quantizations, round_as, rounds_activations
 from tests.making import write
 from tests.weights.making import Weights, llama, mlx_quantized, write_gguf, write_sharded

@@ -1,9 +1,9 @@
-"""Activations on numpy arrays of float32 and float64, each accurate in the tails too.
+"""Activation functions on numpy arrays of float32 and float64, accurate in the tails, too.
 
 numpy has no error function. Ours is ``exp(-t*t)`` times a smooth factor, which a polynomial in ``(t - 3) / (t + 3)``
-approximates to within float64's rounding; the polynomial is fitted once, when first needed, to the standard
-library's ``erfc``. Written as ``1 + tanh`` or ``1 + erf``, gelu would lose all its digits where x is well below
-zero; as a sigmoid and as ``erfc`` it keeps them.
+approximates to within float64's rounding; the polynomial is fitted once, when first needed, to the standard library's
+``erfc``. Written as ``1 + tanh`` or ``1 + erf``, gelu would lose all its digits for x well below zero; as a sigmoid and
+as ``erfc`` it keeps them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.polynomial import chebyshev
 from tensordiff.dump.dtypes import Array
 
 _CENTRE, _DEGREE = 3.0, 22
-_BEYOND = 28.0  # erfc is 0 in float64 from here on, and 2 below minus this
+_BEYOND = 28.0  # in float64, erfc is 0 above this, and 2 below its negative
 _PART = 1 << 14  # elements at a time: the passes of a polynomial then stay in the processor's cache
 
 
@@ -48,7 +48,7 @@ def gelu(x: Array) -> Array:
 
 
 def erfc(x: Array) -> Array:
-    """1 - erf(x), accurate relative to itself."""
+    """1 - erf(x), with a small relative error."""
     t = np.minimum(np.abs(x), _BEYOND)
     u = (t - _CENTRE) / (t + _CENTRE)
     tail = np.zeros_like(u)
@@ -61,14 +61,14 @@ def erfc(x: Array) -> Array:
 
 @cache
 def _coefficients() -> tuple[float, ...]:
-    """Of the polynomial that is erfc(t) * exp(t * t), highest power first."""
+    """The coefficients of the polynomial for erfc(t) * exp(t * t), highest power first."""
     points = chebyshev.chebpts1(_DEGREE + 1)
     values = [_scaled_erfc(_CENTRE * (1 + u) / (1 - u)) for u in points.tolist()]
     return tuple(chebyshev.cheb2poly(chebyshev.chebfit(points, values, _DEGREE))[::-1].tolist())
 
 
 def _scaled_erfc(t: float) -> float:
-    """erfc(t) * exp(t * t): for large t, where one vanishes as the other overflows, by its continued fraction."""
+    """erfc(t) * exp(t * t). For large t one factor vanishes as the other overflows, so a continued fraction is used."""
     if t < 12:
         return math.erfc(t) * math.exp(t * t)
     fraction = t

@@ -1,7 +1,7 @@
 """Evaluating an expression with numpy.
 
-Each call is planned on the arrays that are really there before it is computed, so numpy is never asked for what it
-would refuse. Functions that only change the layout return views of what was read, wherever numpy can.
+Each call is planned for the actual arrays before it is computed, so numpy is never asked for something that it would
+refuse. Functions that only change the layout return views of what was read, if numpy can.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tensordiff.util.memory import shortage
 _COPIES = {"cat": 1, "interleave": 1, "deinterleave": 1, "cast": 2, "scale": 2} | dict.fromkeys(
     ("sum", "sub", "mul", "silu", "gelu", "gelu_tanh", "relu"), 3
 )
-"""How many times its result a function holds at once, operands of that type included; others change the layout only."""
+"""How many times the size of its result a function allocates, counting converted operands; others change the layout
+only."""
 ReadEntry = Callable[[str], Array]
 _Evaluator = Callable[..., Array]
 """Takes the call, the spec planned for it and its tensors."""
@@ -35,7 +36,7 @@ def evaluate(expression: Expression, read: ReadEntry) -> Array:
 
 
 def evaluate_view(view: str, array: Array) -> Array:
-    """An array under a view; itself where the view is empty."""
+    """An array under a view; itself if the view is empty."""
     return evaluate(parse_view(view), lambda _: array) if view else array
 
 

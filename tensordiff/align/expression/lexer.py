@@ -1,10 +1,10 @@
 """The vocabulary of the language: its error, its functions, and the tokens of a text.
 
-``FUNCTIONS`` says what each function takes; what it does to a shape is in ``plan``, what it does to values in
+``FUNCTIONS`` says what each function takes. What it does to a shape is in ``plan``, what it does to values in
 ``evaluate``, and all three tables have the same keys. A function takes tensors first, then options: whole numbers,
 numbers, an element type.
 
-A word is a function, a number or an entry's name; ``parse`` tells which. Names keep their dots, brackets, slashes,
+A word is a function, a number or an entry's name; ``parse`` decides which. Names keep their dots, brackets, slashes,
 ports and placeholders. ``(2)`` belongs to a name when it counts a call, so ``lm_head(2)-output`` is one word, while
 ``token(2)`` is a function and its argument.
 """
@@ -23,14 +23,14 @@ _BEFORE, _AFTER = 60, 40  # characters shown around the token, so that a long te
 
 
 class SourceSpan(NamedTuple):
-    """Where a token stands in a text."""
+    """A token's position in a text."""
 
     text: str
     start: int
     length: int = 1
 
     def pointed_at(self) -> str:
-        """The text on one line, and a caret line under the token."""
+        """The text on one line, and a line with a caret under the token."""
         end = self.start + max(self.length, 1)
         left, right = max(0, self.start - _BEFORE), min(len(self.text), end + _AFTER)
         before = ("…" if left else "") + printable(self.text[left : self.start])
@@ -40,7 +40,7 @@ class SourceSpan(NamedTuple):
 
 
 class ExpressionError(AlignError):
-    """An expression cannot be read, or does not fit the tensors it names."""
+    """An expression cannot be parsed, or does not fit the tensors it names."""
 
     def __init__(self, sentence: str, span: SourceSpan | None) -> None:
         self.sentence, self.span = printable(sentence), span
@@ -48,7 +48,7 @@ class ExpressionError(AlignError):
 
     @property
     def column(self) -> int | None:
-        """Where the token starts, counted from 1; None where the expression was never a text."""
+        """Where the token starts, counted from 1; None if the expression was never text."""
         return None if self.span is None else self.span.start + 1
 
 
@@ -76,7 +76,7 @@ class Function(NamedTuple):
     """Whether any number of tensors may follow; options are then given by name."""
     parameters: tuple[Parameter, ...] = ()
     rest: str | None = None
-    """What any number of further whole numbers mean, where they are allowed."""
+    """What any number of further whole numbers mean, if they are allowed."""
 
     @property
     def is_view(self) -> bool:
@@ -137,7 +137,7 @@ _MARKS: dict[str, TokenKind] = {"(": "(", ")": ")", ",": ",", "=": "=", "|": "|"
 
 
 class Token(NamedTuple):
-    """One token; ``text`` is what it means, without quotes."""
+    """One token; ``text`` is its meaning, without quotes."""
 
     kind: TokenKind
     text: str
@@ -153,7 +153,7 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> list[Token]:
-    """Split a text into tokens; the last one is its end."""
+    """Split a text into tokens; the last one marks its end."""
     if len(text) > MAX_CHARACTERS:
         span = SourceSpan(text, MAX_CHARACTERS)
         raise ExpressionError(f"an expression has at most {MAX_CHARACTERS} characters, not {len(text)}", span)
@@ -217,7 +217,7 @@ def is_number(word: str) -> bool:
 
 
 def written_name(name: str) -> str:
-    """A name as it is written in an expression: bare where it can be, else in double quotes."""
+    """A name as it is written in an expression: bare if possible, otherwise in double quotes."""
     if name and _word(name, 0) == name and not is_number(name):
         return name
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

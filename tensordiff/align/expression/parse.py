@@ -1,4 +1,4 @@
-"""Parsing: tokens to a tree. Only what each function takes is known here, nothing of shapes."""
+"""Parsing: tokens to a tree. This module knows what each function takes, and nothing about shapes."""
 
 from __future__ import annotations
 
@@ -41,35 +41,37 @@ class OptionTokens(NamedTuple):
     named: list[tuple[Token, Token]]
 
 
-def bind_options(function_name: Token, given: OptionTokens) -> BoundOptions:
+def bind_options(function_name: Token, options: OptionTokens) -> BoundOptions:
     """A value for every option of a function, and where each was written."""
     function = FUNCTIONS[function_name.text]
     if function.rest is not None:
-        return _rest(function_name, function.rest, given)
-    tokens = _by_parameter(function_name, function.parameters, given)
+        return _rest(function_name, function.rest, options)
+    tokens = _by_parameter(function_name, function.parameters, options)
     values = tuple(_value_or_default(function_name, p, tokens.get(p.name)) for p in function.parameters)
     return values, tuple(tokens[p.name].span if p.name in tokens else None for p in function.parameters)
 
 
-def _rest(function_name: Token, what: str, given: OptionTokens) -> BoundOptions:
-    if given.named:
-        name = given.named[0][0]
+def _rest(function_name: Token, what: str, options: OptionTokens) -> BoundOptions:
+    if options.named:
+        name = options.named[0][0]
         raise ExpressionError(f"{function_name.text} has no option {name}", name.span)
-    if not given.positional:
+    if not options.positional:
         raise ExpressionError(f"{function_name.text} takes at least one {what}", function_name.span)
     parameter = Parameter(what)
-    return tuple(_value(function_name, parameter, t) for t in given.positional), tuple(t.span for t in given.positional)
+    return tuple(_value(function_name, parameter, t) for t in options.positional), tuple(
+        t.span for t in options.positional
+    )
 
 
-def _by_parameter(function_name: Token, parameters: tuple[Parameter, ...], given: OptionTokens) -> dict[str, Token]:
-    if len(given.positional) > len(parameters):
-        extra = given.positional[len(parameters)]
+def _by_parameter(function_name: Token, parameters: tuple[Parameter, ...], options: OptionTokens) -> dict[str, Token]:
+    if len(options.positional) > len(parameters):
+        extra = options.positional[len(parameters)]
         hint = "; the steps of a view are joined by '|'" if extra.text in FUNCTIONS else ""
         sentence = f"{function_name.text} takes {_listed(parameters)}, and {extra} is one too many{hint}"
         raise ExpressionError(sentence, extra.span)
-    tokens = {p.name: token for p, token in zip(parameters, given.positional, strict=False)}
+    tokens = {p.name: token for p, token in zip(parameters, options.positional, strict=False)}
     known = [p.name for p in parameters]
-    for name, value in given.named:
+    for name, value in options.named:
         if name.text not in known:
             raise ExpressionError(
                 f"{function_name.text} takes {_listed(parameters)}, and has no option {name}", name.span
@@ -143,7 +145,7 @@ def parse_view(text: str) -> Expression:
 
 
 class _TokenReader:
-    """A cursor over tokens. It stays at the last one, which is the end."""
+    """A cursor over tokens. It stays at the last one, which marks the end."""
 
     def __init__(self, all_tokens: Sequence[Token]) -> None:
         self._tokens, self._position = all_tokens, 0
@@ -183,18 +185,18 @@ def _expression(reader: _TokenReader, depth: int) -> Expression:
 def _call(reader: _TokenReader, depth: int) -> Call:
     function_name = reader.take("word", "a function is expected")
     function = _function(function_name)
-    tensors, given = _arguments(reader, function, depth)
+    tensors, options = _arguments(reader, function, depth)
     if len(tensors) < function.tensors:
         least = "at least " if function.more_tensors else ""
         wanted = f"{least}{function.tensors} {'tensors' if function.tensors > 1 else 'tensor'}"
         raise ExpressionError(f"{function_name.text} takes {wanted}, and got {len(tensors)}", function_name.span)
-    values, spans = bind_options(function_name, given)
+    values, spans = bind_options(function_name, options)
     return Call(function_name.text, tuple(tensors), values, function_name.span, spans)
 
 
 def _arguments(reader: _TokenReader, function: Function, depth: int) -> tuple[list[Expression], OptionTokens]:
     tensors: list[Expression] = []
-    given = OptionTokens([], [])
+    options = OptionTokens([], [])
     reader.take("(", "'(' is expected")
     more = not reader.at(")")
     while more:
@@ -202,11 +204,11 @@ def _arguments(reader: _TokenReader, function: Function, depth: int) -> tuple[li
             _no_bare_option(reader, function)
             tensors.append(_expression(reader, depth + 1))
         else:
-            _option(reader, given)
+            _option(reader, options)
         if more := reader.at(","):
             reader.take(",", "',' is expected")
     reader.take(")", "',' or ')' is expected")
-    return tensors, given
+    return tensors, options
 
 
 def _no_bare_option(reader: _TokenReader, function: Function) -> None:
@@ -215,28 +217,28 @@ def _no_bare_option(reader: _TokenReader, function: Function) -> None:
         raise reader.error(f"a tensor is expected, not a number; an option is given by name here: {option}")
 
 
-def _option(reader: _TokenReader, given: OptionTokens) -> None:
+def _option(reader: _TokenReader, options: OptionTokens) -> None:
     """A value, or a name and its value."""
     if not reader.at("=", ahead=1):
-        given.positional.append(reader.take("word", "an option is expected"))
+        options.positional.append(reader.take("word", "an option is expected"))
         return
     name = reader.take("word", "an option's name is expected before '='")
     reader.take("=", "'=' is expected")
-    given.named.append((name, reader.take("word", "an option's value is expected after '='")))
+    options.named.append((name, reader.take("word", "an option's value is expected after '='")))
 
 
 def _step(reader: _TokenReader, view: Expression) -> Call:
-    """A function and its options up to the next ``|``, applied to the steps before it."""
+    """Parse a function and its options up to the next ``|``, applied to the steps before it."""
     function_name = reader.take("word", "a step of a view is a function")
     if not _function(function_name).is_view:
         sentence = f"{function_name.text} takes more than one tensor, and a view has only the entry at hand"
         raise ExpressionError(sentence, function_name.span)
     if reader.at("("):
         raise reader.error("in a view options follow by spaces, as in 'squeeze 0', not in parentheses")
-    given = OptionTokens([], [])
+    options = OptionTokens([], [])
     while not reader.at("|", "end"):
-        _option(reader, given)
-    values, spans = bind_options(function_name, given)
+        _option(reader, options)
+    values, spans = bind_options(function_name, options)
     return Call(function_name.text, (view,), values, function_name.span, spans)
 
 

@@ -1,8 +1,7 @@
 """Placeholders: ``{i}`` in a name stands for a layer's number, so that one expression serves every layer.
 
-Where two engines count differently, one of them is written as a function of the other: ``{i+1}`` counts from 1,
-``{2i}`` and ``{2i+1}`` share a list between two kinds of layer, ``{i:02}`` has at least two digits. The letters are
-i, j and k.
+If two engines count differently, one is written as a function of the other: ``{i+1}`` counts from 1, ``{2i}`` and
+``{2i+1}`` share a list between two kinds of layer, ``{i:02}`` has at least two digits. The letters are i, j and k.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from typing import NamedTuple
 
 PATTERN = r"\{(?:[2-9])?[ijk](?:[+-][1-9][0-9]{0,3})?(?::0[2-9])?\}"
 PLACEHOLDER = re.compile(r"\{([2-9])?([ijk])([+-][1-9][0-9]{0,3})?(?::0([2-9]))?\}")
-WHOLE = r"0|[1-9][0-9]{0,8}"  # as Python writes a number, so that what is bound reads back as itself
+WHOLE = r"0|[1-9][0-9]{0,8}"  # as Python writes a number, so that a bound number reads back the same
 _PADDED = r"[0-9]{1,9}"
 
 
 class Placeholder(NamedTuple):
-    """A letter, and how a number is made from what it stands for."""
+    """A letter, and how its number is transformed before it is written."""
 
     letter: str
     factor: int = 1
@@ -36,11 +35,11 @@ class Placeholder(NamedTuple):
         return f"{{{factor}{self.letter}{offset}{width}}}"
 
     def text(self, number: int) -> str:
-        """The text that stands in a name for a number."""
+        """The text in a name for a number."""
         return f"{self.factor * number + self.offset:0{self.width}d}"
 
     def number(self, text: str) -> int | None:
-        """The number for which a name has this text; None where there is none."""
+        """The number for which a name has this text; None if there is none."""
         number, rest = divmod(int(text) - self.offset, self.factor)
         return number if not rest and number >= 0 and self.text(number) == text else None
 
@@ -51,7 +50,7 @@ class Placeholder(NamedTuple):
 
 
 def placeholders_in(text: str) -> list[tuple[Placeholder, slice]]:
-    """The placeholders of a name, and where they stand."""
+    """The placeholders of a name, and their positions."""
     return [(Placeholder.of(match), slice(*match.span())) for match in PLACEHOLDER.finditer(text)]
 
 

@@ -1,10 +1,10 @@
-"""Planning: the shape and dtype that an expression gives, from headers alone.
+"""Planning: the shape and dtype of an expression, from headers alone.
 
-Every way in which tensors do not fit a function is found here, so that ``evaluate`` has nothing left to check.
-Each function has a shape rule, which takes the call and the specs of its tensors. Layout functions keep the dtype.
-Arithmetic computes floats narrower than 32 bits in float32 and leaves the result there: rounding a sum back to
-bfloat16 would add an error that neither run has made. Integers and booleans must be cast first, so that an
-overflow cannot pass for a value.
+Every way in which tensors do not fit a function is found here, so that ``evaluate`` has nothing left to check. Each
+function has a shape rule, which takes the call and the specs of its tensors. Layout functions keep the dtype.
+Arithmetic computes floats narrower than 32 bits in float32 and leaves the result there: rounding a sum back to bfloat16
+would add an error that neither run has made. Integers and booleans must be cast first, so that an overflow cannot pass
+for a value.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def at_least(call: Call, dimensions: int, shape: Shape) -> None:
 
 
 def computed_in(dtype: DType) -> DType:
-    """The type that arithmetic on a float type is done in."""
+    """The dtype in which arithmetic on a float dtype is done."""
     return np.dtype(np.float32) if dtype.itemsize < 4 else dtype.newbyteorder("=")
 
 

@@ -1,12 +1,11 @@
 """The tree of an expression, its canonical text, and placeholders.
 
-Two expressions are equal when they mean the same, wherever their tokens were. ``str`` of a tree parses to an
-equal tree: with ``parse`` for an expression, with ``parse_view`` for a chain. Trees are walked with ``fold`` and
-``leaves``, nowhere by hand.
+Two expressions are equal if they mean the same, wherever their tokens were. ``str`` of a tree parses to an equal tree:
+with ``parse`` for an expression, with ``parse_view`` for a chain. Trees are walked with ``fold`` and ``leaves``,
+nowhere by hand.
 
-``{i}`` in a name stands for a layer's number (``placeholder``), also inside quotes. ``bind`` fills it in,
-``bindings`` finds the numbers that fit a name, ``generalize`` puts it where a map of one layer has that layer's
-number.
+``{i}`` in a name stands for a layer's number (``placeholder``), also inside quotes. ``bind`` fills it in, ``bindings``
+finds the numbers that fit a name, ``generalize`` replaces the layer's number in a map of one layer by it.
 """
 
 from __future__ import annotations
@@ -143,8 +142,8 @@ def placeholders(expression: Expression) -> frozenset[str]:
 def bind(expression: Expression, numbers: Mapping[str, int]) -> Expression:
     """Fill in placeholders; those without a number stay."""
 
-    given = dict(numbers)
-    return rebuild(expression, lambda name: replace(name, text=filled(name.text, given)))
+    as_dict = dict(numbers)
+    return rebuild(expression, lambda name: replace(name, text=filled(name.text, as_dict)))
 
 
 def bindings(pattern: str, text: str) -> dict[str, int] | None:
@@ -184,9 +183,9 @@ def generalize(*sides: Expression) -> tuple[Expression, ...]:
 
 
 def generalize_counts(reference: Expression, candidate: Expression) -> tuple[Expression, Expression]:
-    """The same where the candidate counts otherwise, by the first number of its names: ``blk{i+1:02}``.
+    """The same if the candidate counts differently, by the first number of its names: ``blk{i+1:02}``.
 
-    That is a guess from one pair of names: believe it where several layers give the same.
+    This is a guess from one pair of names: believe it only if several layers give the same.
     """
     ours, theirs = (list(names(side)) for side in (reference, candidate))
     number = _shared_number(ours)
@@ -215,7 +214,7 @@ def _with_placeholder(text: str, number: str) -> str:
 
 
 def _layer_numbers(text: str) -> list[slice]:
-    """Where a name may count layers: after a word like ``layers``, or else any number between dots.
+    """The numbers in a name that may count layers: after a word like ``layers``, or else any number between dots.
 
     The numbers of ports and calls are not among them.
     """

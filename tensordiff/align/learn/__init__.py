@@ -1,9 +1,9 @@
-"""Rules learned from values: how one engine spells what another calls otherwise.
+"""Rules learned from values: how one engine spells what another calls differently.
 
-From tensors that are proven to be the same (``evidence``), the layers that are the same are found (``nodes``), then
-what stands around them (``structure``), their ports (``ports``) and what one side fuses (``fused``). Pairs of a few
-layers become rules for all of them (``lift``), also beyond the first error, where values prove nothing any more. It is
-deterministic, and what could be one of two things stays unpaired.
+From tensors that are proven to be the same (``evidence``) follow the layers that are the same (``nodes``), then the
+layers around them (``structure``), their ports (``pairing.ports``) and what one side fuses (``pairing.fused``). Pairs
+of a few layers become rules for all of them (``generalization``), also beyond the first error, where values prove
+nothing any more. Learning is deterministic, and what could be one of two things stays unpaired.
 """
 
 from tensordiff.align.learn.learned import Learned, LearnedRule

@@ -1,13 +1,13 @@
 """Evidence: which tensors of two runs are the same by their values.
 
-Only some tensors are read: of every place that is repeated, the first few instances, and not more bytes than a
-person would wait for. Tensors that are equal, in whatever layout, are of one class. A class that has entries of
-both sides is proof that they are the same tensor; which entry answers which is for ``nodes`` to say, since a norm's
-output is also the input of three projections. What is equal by chance is no proof: tensors of few distinct values,
-integers.
+Only some tensors are read: the first few instances of every place that is repeated, and not more bytes than a person
+would wait for. Tensors that are equal, in whatever layout, form one class. A class with entries of both sides proves
+that they are the same tensor. Which entry corresponds to which is for ``nodes`` to decide, since a norm's output is
+also the input of three projections. Tensors that may be equal by chance prove nothing: integers, and tensors with few
+distinct values.
 
-Beyond the first error nothing is equal any more. There ``resemblance`` says which classes are likely the same; they are
-joined like those that are equal, and prove nothing.
+Beyond the first error nothing is equal any more. There ``resemblance`` says which classes are probably the same; these
+are joined like equal ones, and prove nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tensordiff.align.by_value import Fingerprint, common_tolerance, fingerprint
 from tensordiff.align.expression import evaluate_view
 from tensordiff.align.index import Index, port_of
 from tensordiff.align.learn.outline import Outline, outlines
-from tensordiff.align.learn.readings import readings
+from tensordiff.align.learn.possible_views import possible_views
 from tensordiff.align.operations import is_operation
 from tensordiff.align.views import reconcile
 from tensordiff.dump.dtypes import Array
@@ -36,13 +36,14 @@ from tensordiff.errors import AlignError, DumpError
 INSTANCES = 4
 """How many instances of a repeated place are read."""
 _CALLS = 64
-"""How many calls of a layer that no number counts: functions of a tensor library are called wherever they are needed,
-so that a few calls say nothing of the rest."""
+"""How many calls of a layer without a number are read. Functions of a tensor library are called wherever they are
+needed, so a few calls say nothing about the rest."""
 MAX_BYTES = 192 << 20
-"""How much is read of each side."""
+"""How many bytes are read of each side."""
 _FEW_VALUES = 6
 _STILL_ALIKE = 0.8
-"""Which part of the likeness of two classes two of their entries must have in a layout: others leave little of it."""
+"""The share of the likeness of two classes that two of their entries must have in a layout; a wrong layout leaves
+little."""
 
 
 class Place(NamedTuple):
@@ -54,7 +55,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One dump, in one step, under the names it has itself."""
+    """One dump, in one step, with the names it has itself."""
 
     index: Index
     step: int
@@ -62,16 +63,16 @@ class Side:
     """How many entries are looked at, if there are as many."""
 
     def with_least(self, least: int) -> Side:
-        """The same, of which so many entries are looked at; what is known of their names is kept."""
+        """The same side with at least so many entries to look at; what is known about their names is kept."""
         other = Side(self.index, self.step, least)
         vars(other).update({name: getattr(self, name) for name in ("all_entries", "outlines", "_instances")})
         return other
 
     @cached_property
     def all_entries(self) -> list[Entry]:
-        """The entries of the step that a rule can name, without operations, which are paired by their sequence."""
+        """The entries of the step that a rule can name. Operations are left out: they are paired by their sequence."""
         named = (entry for entry in self.index.dump.entries if entry.layer)
-        return [e for e in named if e.step == self.step and not ("/" in e.layer and is_operation(e.layer))]
+        return [e for e in named if e.step == self.step and not is_operation(e.layer)]
 
     @cached_property
     def outlines(self) -> dict[str, Outline]:
@@ -87,7 +88,7 @@ class Side:
 
     @cached_property
     def _instances(self) -> list[tuple[int, int, Entry]]:
-        """All entries, with which instance of its place each is, and its position."""
+        """All entries, each with the rank of its instance among those of the same place, and its position."""
         places: dict[Place, list[tuple[int, Entry]]] = defaultdict(list)
         for k, entry in enumerate(self.all_entries):
             places[Place(self.outline(entry).pieces, port_of(entry.port))].append((k, entry))
@@ -100,7 +101,7 @@ class Side:
 
     @property
     def count(self) -> int:
-        """How many entries are first instances."""
+        """How many entries are among the first instances."""
         return sum(rank < INSTANCES for rank, _, _ in self._instances)
 
     @cached_property
@@ -136,13 +137,13 @@ def _within_budget(entries: Iterable[Entry]) -> Iterable[Entry]:
 
 @dataclass(eq=False)
 class ValueClass:
-    """Tensors that are equal; ``members`` are of the reference, then of the candidate."""
+    """Tensors that are equal; ``members`` are those of the reference, then those of the candidate."""
 
     head: Fingerprint
     is_weak: bool
     members: tuple[list[Fingerprint], list[Fingerprint]]
     likeness: float = 1.0
-    """How alike the two sides are: 1 where they are equal, less where they resemble each other beyond an error."""
+    """How alike the two sides are: 1 if they are equal, less if they resemble each other beyond an error."""
 
     @property
     def is_shared(self) -> bool:
@@ -157,7 +158,7 @@ class ValueClass:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The classes of two sides."""
+    """The value classes of two sides."""
 
     reference: Side
     candidate: Side
@@ -168,23 +169,28 @@ class Evidence:
 
     @classmethod
     def of(cls, reference: Side, candidate: Side) -> Evidence:
-        """What is equal on two sides."""
+        """Find what is equal on two sides."""
         ours, theirs = (
             [item for entry in side.sample if (item := fingerprint(entry)) is not None]
             for side in (reference, candidate)
         )
         return cls(reference, candidate, (ours, theirs), _classes((ours, theirs)))
 
-    def with_likely(self, likely: Iterable[tuple[ValueClass, ValueClass, float]]) -> Evidence:
-        """With classes joined of which one is the reference's, the other the candidate's, and how alike they are."""
+    @property
+    def is_ordered(self) -> bool:
+        """Whether both dumps say in which order their layers ran."""
+        return self.reference.index.dump.ordered and self.candidate.index.dump.ordered
+
+    def with_likely_matches(self, likely: Iterable[tuple[ValueClass, ValueClass, float]]) -> Evidence:
+        """Join pairs of classes, one of the reference and one of the candidate, each with how alike they are."""
         joined = {id(ours): (theirs, alike) for ours, theirs, alike in likely}
-        gone = {id(theirs) for theirs, _ in joined.values()}
+        absorbed = {id(theirs) for theirs, _ in joined.values()}
         classes = []
         for one in self.classes:
             if id(one) in joined:
                 other, alike = joined[id(one)]
                 classes.append(ValueClass(one.head, False, (one.members[0], other.members[1]), min(alike, 0.999)))
-            elif id(one) not in gone:
+            elif id(one) not in absorbed:
                 classes.append(one)
         return Evidence(self.reference, self.candidate, self.prints, classes)
 
@@ -194,24 +200,27 @@ class Evidence:
         return {id(item.entry): one for one in self.classes for some in one.members for item in some}
 
     def is_same(self, reference: Entry, candidate: Entry) -> bool:
-        """Whether two entries are the same tensor, or likely."""
+        """Whether two entries are the same tensor, or probably are."""
         one = self.of_entry.get(id(reference))
         return one is not None and not one.is_weak and one is self.of_entry.get(id(candidate))
 
-    def are_others(self, reference: Entry, candidate: Entry) -> bool:
+    def are_different(self, reference: Entry, candidate: Entry) -> bool:
         """Whether two entries are proven to be different tensors: each was found elsewhere on the other side."""
         ours, theirs = self.of_entry.get(id(reference)), self.of_entry.get(id(candidate))
         if ours is None or theirs is None or ours is theirs:
             return False
         return (ours.is_shared and not ours.is_weak) or (theirs.is_shared and not theirs.is_weak)
 
-    def have_others(self, reference: Entry, candidate: Entry) -> bool:
-        """Whether the other side has each of two entries, and not as the other: no bug makes both of a pair right."""
+    def have_other_partners(self, reference: Entry, candidate: Entry) -> bool:
+        """Whether each of two entries is proven equal to another one.
+
+        No bug makes both members of a wrong pair right.
+        """
         ours, theirs = self.of_entry.get(id(reference)), self.of_entry.get(id(candidate))
         return ours is not None and theirs is not None and ours is not theirs and ours.is_proof and theirs.is_proof
 
     def view(self, reference: Entry, candidate: Entry) -> str | None:
-        """The view of the reference under which two entries of one class are equal; empty where none is needed."""
+        """The view of the reference under which two entries of one class are equal; empty if none is needed."""
         ours, theirs = (self._print_of.get(id(entry)) for entry in (reference, candidate))
         if ours is None or theirs is None:
             return None
@@ -226,14 +235,14 @@ class Evidence:
     def _print_of(self) -> dict[int, Fingerprint]:
         return {id(item.entry): item for some in self.prints for item in some}
 
-    def stand_in(self, entry: Entry, side: int) -> Fingerprint | None:
-        """What a side has in the place of an entry of the other, equal or likely the same; an output where there is."""
+    def counterpart(self, entry: Entry, side: int) -> Fingerprint | None:
+        """The equal or probably equal tensor of a side, for an entry of the other; an output if there is one."""
         one = self.of_entry.get(id(entry))
         members = one.members[side] if one is not None and not one.is_weak else []
         return min(members, key=lambda item: item.entry.is_input, default=None)
 
     def is_proven(self, reference: Entry, candidate: Entry) -> bool:
-        """Whether two entries are equal, and that is no chance."""
+        """Whether two entries are equal, and not by chance."""
         return self.is_same(reference, candidate) and self.of_entry[id(reference)].likeness == 1.0
 
 
@@ -243,12 +252,12 @@ def _classes(prints: tuple[list[Fingerprint], list[Fingerprint]]) -> list[ValueC
     for side, some in enumerate(prints):
         for item in some:
             group = by_size[item.size, item.tolerance == 0.0]
-            found = group.nearest(item)
-            if found is None:
-                found = ValueClass(item, _is_weak(item), ([], []))
-                group.add(found)
-                made.append(found)
-            found.members[side].append(item)
+            value_class = group.nearest(item)
+            if value_class is None:
+                value_class = ValueClass(item, _is_weak(item), ([], []))
+                group.add(value_class)
+                made.append(value_class)
+            value_class.members[side].append(item)
     return made
 
 
@@ -256,12 +265,12 @@ def _is_weak(item: Fingerprint) -> bool:
     """Whether a tensor could be equal to another by chance."""
     if item.tolerance == 0.0:
         return True
-    has_many = len(set(item.sample[: 2 * _FEW_VALUES].tolist())) >= _FEW_VALUES  # as most have among the first ones
+    has_many = len(set(item.sample[: 2 * _FEW_VALUES].tolist())) >= _FEW_VALUES  # a quick test that most tensors pass
     return not has_many and len(np.unique(item.sample)) < _FEW_VALUES
 
 
 class _SortedClasses:
-    """Classes of one size, in the order of their RMS."""
+    """Classes of one size, sorted by their RMS."""
 
     def __init__(self) -> None:
         self.rms: list[float] = []
@@ -280,7 +289,7 @@ class _SortedClasses:
         """The class that a tensor belongs to."""
         slack = (4 * max(self.tolerance, item.tolerance) + 1e-9) * item.rms
         begin, end = bisect_left(self.rms, item.rms - slack), bisect_right(self.rms, item.rms + slack)
-        low, high = item.mean - 2 * slack, item.mean + 2 * slack  # wider than what is looked at below
+        low, high = item.mean - 2 * slack, item.mean + 2 * slack  # wider than the exact test below
         best: tuple[float, ValueClass] | None = None
         for k in [k for k in range(begin, end) if low <= self.means[k] <= high]:
             one = self.classes[k]
@@ -297,47 +306,47 @@ class _SortedClasses:
 
 
 def _distance(a: Fingerprint, b: Fingerprint) -> float:
-    """The distance of two tensors in the layout that suits them best."""
+    """The distance of two tensors in the layout in which they are closest."""
     if reconcile(a.entry.spec.shape, b.entry.spec.shape) is not None:
         direct = rel_l2(a.entry.read(), b.entry.read())
         if direct <= common_tolerance(a, b):
             return direct
     if abs(a.largest - b.largest) > 0.05 * b.largest:
         return math.inf
-    found = _reading(a, b)
-    return math.inf if found is None else found[1]
+    best = _best_view(a, b)
+    return math.inf if best is None else best[1]
 
 
-def _reading(a: Fingerprint, b: Fingerprint) -> tuple[str, float] | None:
+def _best_view(a: Fingerprint, b: Fingerprint) -> tuple[str, float] | None:
     array, wanted = a.entry.read(), b.entry.read()
-    for view in readings(array.shape, wanted.shape):
-        seen = evaluate_view(view, array)
-        if reconcile(seen.shape, wanted.shape) is None:
+    for view in possible_views(array.shape, wanted.shape):
+        viewed = evaluate_view(view, array)
+        if reconcile(viewed.shape, wanted.shape) is None:
             continue
-        distance = rel_l2(seen, wanted)
+        distance = rel_l2(viewed, wanted)
         if distance <= common_tolerance(a, b):
             return view, distance
     return None
 
 
 def view_between(a: Fingerprint, b: Fingerprint) -> str | None:
-    """The view under which one tensor is another; None where there is none."""
-    found = _reading(a, b)
-    return None if found is None else found[0]
+    """The view under which one tensor equals another; None if there is none."""
+    best = _best_view(a, b)
+    return None if best is None else best[0]
 
 
 def likely_view(a: Fingerprint, b: Fingerprint, least: float) -> str | None:
-    """The first view under which one tensor points as another does, which an error has changed, at least so much."""
+    """The first view under which a tensor's cosine with another, changed by an error, is at least ``least``."""
     array, wanted = a.entry.read(), b.entry.read().reshape(-1).astype(np.float64)
-    for view in readings(array.shape, b.entry.spec.shape):
-        seen = evaluate_view(view, array)
-        if cosine(seen.reshape(-1).astype(np.float64), wanted) >= least:
+    for view in possible_views(array.shape, b.entry.spec.shape):
+        viewed = evaluate_view(view, array)
+        if cosine(viewed.reshape(-1).astype(np.float64), wanted) >= least:
             return view
     return None
 
 
 def cosine(a: Array, b: Array) -> float:
-    """How much two vectors point the same way, apart from their means; -1 where that is not known."""
+    """How much two vectors point the same way, apart from their means; -1 if that is not known."""
     with np.errstate(all="ignore"):  # values that are not finite
         a, b = a - a.mean(), b - b.mean()
         size = float(np.linalg.norm(a) * np.linalg.norm(b))
@@ -354,5 +363,5 @@ def shared_steps(reference: Index, candidate: Index) -> list[int]:
 def evidence_of(reference: Index, candidate: Index, step: int) -> Evidence:
     """What the values of one step prove."""
     ours, theirs = Side(reference, step), Side(candidate, step)
-    # Where one side does not repeat its names, all of the other is looked at as well.
+    # If the names of one side do not repeat, all its entries are looked at, so equally many are of the other.
     return Evidence.of(ours.with_least(theirs.count), theirs.with_least(ours.count))

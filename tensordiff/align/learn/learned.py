@@ -1,4 +1,4 @@
-"""What was learned: rules, each with the pairs that prove it, and the sentence about them."""
+"""What was learned: rules, each with the pairs that prove it, and the sentences about them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SHOWN = 2
 
 @dataclass(frozen=True)
 class LearnedRule:
-    """A map for all layers that was learned."""
+    """A learned map for all layers."""
 
     map: MapRule
     proof: tuple[tuple[str, str], ...]
-    """The names of the pairs that values prove; none where structure alone says so."""
+    """The names of the pairs that values prove; empty if only structure says so."""
     beats_names: bool = False
-    """Whether it holds against names: what they pair is refuted by values, and this is proven."""
+    """Whether it holds against names: values refute what the names pair, and prove this."""
     used: int = 0
     """How many pairs it makes."""
 
     @property
     def overrules_a_name(self) -> bool:
-        """Whether it says that a name means something else, and not only that blocks are counted otherwise."""
+        """Whether it says that a name means something else, and not only that blocks are counted differently."""
         ours, theirs = ([one.offset for one, _ in placeholders_in(t)] for t in (self.map.reference, self.map.candidate))
         return self.beats_names and ours[:1] == theirs[:1]
 
@@ -49,7 +49,7 @@ class Namesake:
 
     @property
     def sentence(self) -> str:
-        """In words."""
+        """The finding in words."""
         return printable(f"{self.layer} is not compared with {self.reference}: {self.reason}")
 
 
@@ -85,7 +85,7 @@ class Learned:
 
     @property
     def sentence(self) -> str:
-        """In words, for a line."""
+        """All of it in words, on one line."""
         count = len(self.rules)
         shown = sorted(self.rules, key=lambda rule: (-rule.used, -len(rule.proof)))[:_SHOWN]
         names = ", ".join(f"{printable(r.map.candidate)} = {printable(r.map.reference)}" for r in shown)

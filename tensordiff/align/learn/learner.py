@@ -1,4 +1,4 @@
-"""Learning, from two dumps and how names pair them, to the rules for what names leave over."""
+"""Learning rules from two dumps and how names pair them, for what names leave over."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tensordiff.align.index import Index, parts_of
-from tensordiff.align.learn.arrangements import Arrangements
-from tensordiff.align.learn.cuts import LastParts
 from tensordiff.align.learn.evidence import Evidence, evidence_of, shared_steps
-from tensordiff.align.learn.fused import FusedPairs
-from tensordiff.align.learn.layout import pairs_in_layout
+from tensordiff.align.learn.generalization import Generalizer, GeneralRule
 from tensordiff.align.learn.learned import Learned, LearnedRule, Namesake
-from tensordiff.align.learn.lift import Lifted, Lifter
-from tensordiff.align.learn.namesakes import Namesakes
+from tensordiff.align.learn.names.namesakes import Namesakes
+from tensordiff.align.learn.names.vetoes import Vetoes
 from tensordiff.align.learn.nodes import Node, NodeMatches, fits_blocks
-from tensordiff.align.learn.ports import LearnedPair, PortPairs
+from tensordiff.align.learn.pairing.arrangements import Arrangements
+from tensordiff.align.learn.pairing.axis_order import pairs_in_layout
+from tensordiff.align.learn.pairing.fused import FusedPairs
+from tensordiff.align.learn.pairing.ports import LearnedPair, PortPairs
+from tensordiff.align.learn.pairing.split_parts import RemainingParts
 from tensordiff.align.learn.resemblance import resembling
 from tensordiff.align.learn.structure import Structure
-from tensordiff.align.learn.vetoes import Vetoes
 from tensordiff.align.maps import resolve_map
 from tensordiff.align.match import Alignment
 from tensordiff.align.operations import is_operation
@@ -39,7 +39,7 @@ def learn(reference: Index, candidate: Index, alignment: Alignment) -> Learned:
 
 
 def leaves_something(alignment: Alignment) -> bool:
-    """Whether a side has orphans; operations are paired by their sequence or not at all."""
+    """Whether a side has orphans. Operations do not count: they are paired by their sequence or not at all."""
     orphans = (*alignment.reference_orphans, *alignment.candidate_orphans)
     return any(not is_operation(entry.layer) for entry in orphans)
 
@@ -51,17 +51,17 @@ class _Learner:
     alignment: Alignment
     evidence: Evidence
     _proven: dict[int, Entry] = field(default_factory=dict)
-    """The partners that values prove, by ids, from either side."""
+    """The partners that values prove, by id, from either side."""
     _namesakes: list[Namesake] = field(default_factory=list)
 
     @cached_property
     def matches(self) -> NodeMatches:
-        """The nodes that are the same, as far as they are found."""
+        """The matched nodes, as far as they are found."""
         return NodeMatches.of(self.evidence)
 
     @cached_property
     def vetoes(self) -> Vetoes:
-        """What speaks against names."""
+        """The evidence against names."""
         return Vetoes(self.evidence, self.matches, self.alignment)
 
     def learned(self) -> Learned:
@@ -72,8 +72,10 @@ class _Learner:
             if pair.is_proven and len(pair.reference.parts) == len(pair.candidate.parts) == 1:
                 ours, theirs = pair.reference.parts[0], pair.candidate.parts[0]
                 self._proven[id(ours)], self._proven[id(theirs)] = theirs, ours
-        lifter = Lifter(self.matches.evidence, pairs)
-        rules = [one for rule in lifter.rules() for one in ([rule] if self._holds(rule) else lifter.singles(rule))]
+        generalizer = Generalizer(self.matches.evidence, pairs)
+        rules = [
+            one for rule in generalizer.rules() for one in ([rule] if self._holds(rule) else generalizer.singles(rule))
+        ]
         made = (self._rule(rule, arrangements) for rule in dict.fromkeys(rules))
         return Learned(self.vetoes.with_numbering(made, self.matches.blocks()), tuple(self._namesakes))
 
@@ -81,7 +83,7 @@ class _Learner:
         matches = self.matches
         named = list(self._named_nodes(matches))
         matches.match_by_value(named)
-        self.vetoes.look_at_words()
+        self.vetoes.find_foreign_words()
         self._look_at_namesakes(named)
         blocks = matches.blocks()
         for ours, theirs in named:
@@ -89,9 +91,11 @@ class _Learner:
             if matches.are_free(ours, theirs) and is_possible:
                 matches.take(ours, theirs)
         foreign = {id(entry) for node in matches.candidate if id(node) in matches.foreign for entry in node.outputs}
-        matches.look_at(self.evidence.with_likely(resembling(self.evidence, foreign, self.vetoes.agrees_after)))
+        matches.use_evidence(
+            self.evidence.with_likely_matches(resembling(self.evidence, foreign, self.vetoes.agrees_after))
+        )
         matches.match_by_value(named)
-        Structure(matches).carry()
+        Structure(matches).match_all()
         ports = PortPairs(matches)
         yield from ports.pair_all()
         laid_out = pairs_in_layout(matches, ports.pairs, ports.used)
@@ -99,21 +103,21 @@ class _Learner:
         ports.used |= {id(entry) for pair in laid_out for one in pair[:2] for entry in one.parts}
         fused = FusedPairs(matches, ports.used | self._named)
         whole = list(fused.pairs())
-        last = list(LastParts(matches, fused.used).pairs(whole))
+        last = list(RemainingParts(matches, fused.used).pairs(whole))
         fused.used |= {id(one.parts[0]) for pair in last for one in pair[:2] if one.template == "{0}"}
-        whole += [*last, *fused.pairs_alike()]
+        whole += [*last, *fused.likely_concatenations()]
         yield from whole
         ports.used |= fused.used | {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
         yield from ports.pair_across()
         fused.used |= ports.used - {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
-        rest = list(fused.pairs_of_rest())
-        tokens = list(fused.tokens_alike())
+        rest = list(fused.pairs_of_remaining())
+        tokens = list(fused.likely_tokens())
         yield from (*rest, *tokens)
         ports.used = (ports.used | fused.used) - self._left_by_names(ports.pairs)
-        yield from ports.pair_sums_again()
-        found = [*ports.pairs, *laid_out, *whole, *rest, *tokens]
-        yield from ports.take_all(Arrangements(matches, found, self.vetoes.named).missing())
-        yield from ports.pair_again()
+        yield from ports.pair_second_sums()
+        pairs = [*ports.pairs, *laid_out, *whole, *rest, *tokens]
+        yield from ports.take_all(Arrangements(matches, pairs, self.vetoes.named).missing())
+        yield from ports.pair_second_partners()
         yield from ports.pair_copies([*ports.pairs, *whole, *tokens])
 
     def _left_by_names(self, pairs: Iterable[LearnedPair]) -> set[int]:
@@ -131,7 +135,7 @@ class _Learner:
 
     @cached_property
     def _named(self) -> set[int]:
-        """Entries that names, or maps of presets or of the user, pair; not the parts of a fused one. By their ids."""
+        """Ids of entries that names, or maps of presets or of the user, pair; without the parts of fused ones."""
         return {id(side) for pair in self.alignment.pairs for side in (pair.reference, pair.candidate)}
 
     def _named_nodes(self, matches: NodeMatches) -> Iterator[tuple[Node, Node]]:
@@ -145,10 +149,10 @@ class _Learner:
 
     # --- what holds ------------------------------------------------------------------------------------
 
-    def _holds(self, rule: Lifted) -> bool:
-        """Whether no values refute a rule, and all layers it is for have the ports of those it was learned from.
+    def _holds(self, rule: GeneralRule) -> bool:
+        """Whether no values refute a rule, and all its layers have the ports of those it was learned from.
 
-        A layer that values prove may have others: the first norm is given no residual, and has one output.
+        A layer that values prove may have other ports: the first norm gets no residual, and has one output.
         """
         if not rule.is_general and rule.proven:
             return True
@@ -160,15 +164,18 @@ class _Learner:
         return not any(self._is_refuted_pair(r, c) for r, c in made)
 
     def _is_refuted_pair(self, ours: Entry, theirs: Entry) -> bool:
-        """Whether values prove another partner for one of two entries, and what comes after it agrees."""
+        """Whether values prove another partner for one of two entries, and what is computed from it agrees."""
         partners = self._proven.get(id(ours), theirs), self._proven.get(id(theirs), ours)
         is_other = partners[0] is not theirs or partners[1] is not ours
-        return is_other and self.evidence.are_others(ours, theirs) and self.vetoes.agrees_after(ours)
+        return is_other and self.evidence.are_different(ours, theirs) and self.vetoes.agrees_after(ours)
 
-    def _has_ports_of(self, rule: Lifted) -> Callable[[tuple[Entry, Entry]], bool]:
-        """Whether a pair's layers have as many ports as those of a rule: a first layer may get its residual whole."""
-        seen = {self._port_counts((*p.reference.parts, *p.candidate.parts)) for p in rule.pairs}
-        return lambda pair: self._port_counts((*parts_of(pair[0]), *parts_of(pair[1]))) in seen
+    def _has_ports_of(self, rule: GeneralRule) -> Callable[[tuple[Entry, Entry]], bool]:
+        """A test whether a pair's layers have as many ports as those of a rule.
+
+        A first layer may get its residual whole.
+        """
+        counts = {self._port_counts((*p.reference.parts, *p.candidate.parts)) for p in rule.pairs}
+        return lambda pair: self._port_counts((*parts_of(pair[0]), *parts_of(pair[1]))) in counts
 
     def _port_counts(self, entries: Iterable[Entry]) -> tuple[int, ...]:
         return tuple(self._ports[id(entry)] for entry in entries)
@@ -184,7 +191,7 @@ class _Learner:
             counts |= {id(entry): len(some) for some in calls.values() for entry in some}
         return counts
 
-    def _rule(self, rule: Lifted, arrangements: Arrangements) -> LearnedRule:
+    def _rule(self, rule: GeneralRule, arrangements: Arrangements) -> LearnedRule:
         proof = tuple(
             (", ".join(part.name for part in pair.reference.parts), ", ".join(p.name for p in pair.candidate.parts))
             for pair in rule.proven
@@ -196,7 +203,7 @@ class _Learner:
     def _is_of_one_step(self, rule: MapRule) -> bool:
         """Whether a rule pairs other calls of a layer than names do, and a later step shows the names to be right.
 
-        Experts are called once for each that a token is sent to: which call is which is another matter in every step.
+        Experts are called only if tokens are sent to them, so which call is which differs in every step.
         """
         later = shared_steps(self.reference, self.candidate)[1:]
         return any(

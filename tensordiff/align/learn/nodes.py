@@ -1,8 +1,7 @@
-"""Nodes: which layer of one side is which of the other, by what goes in and what comes out.
+"""Nodes: which layer of one side is which of the other, by their inputs and outputs.
 
-A node is one call of a layer. Two nodes are the same where an output of both is the same tensor and, of several that
-fit, the one whose inputs are the same too, that is as deep, of the same class, called alike, at the same place in
-the order. Names count least.
+A node is one call of a layer. Two nodes are the same if an output of both is the same tensor. If several fit, inputs
+decide that are the same, too, then depth, class, name and place in the order. Names count least.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from tensordiff.align.fit import could_be_same
+from tensordiff.align.compatibility import could_be_same
 from tensordiff.align.learn.evidence import Evidence, Side, ValueClass
-from tensordiff.align.learn.outline import Outline
+from tensordiff.align.learn.outline import SEPARATORS, Outline
 from tensordiff.dump.model import Entry
 
-_SEPARATORS = "./:_-|"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _WRAPPED = 1.2  # what counts against a node that another wraps
 _PASSED_ON = 0.8  # and against one that computes something, where the other does not
@@ -32,7 +30,7 @@ Block = tuple[str, int]
 
 @dataclass(eq=False)
 class Node:
-    """One call of a layer, with what went in and what came out."""
+    """One call of a layer, with its inputs and outputs."""
 
     layer: str
     call: int
@@ -42,7 +40,7 @@ class Node:
     position: int = 0
     """Where its last entry stands."""
     is_shared: bool = False
-    """Whether its layer is called several times, as one that all blocks share."""
+    """Whether its layer is called several times, like one that all blocks share."""
     parent: Node | None = None
     children: list[Node] = field(default_factory=list)
 
@@ -55,17 +53,17 @@ class Node:
     @cached_property
     def depth(self) -> int:
         """How many modules of its block it is in."""
-        around = self.parent
-        return 0 if around is None or around.block != self.block else around.depth + 1
+        parent = self.parent
+        return 0 if parent is None or parent.block != self.block else parent.depth + 1
 
     @property
     def module_class(self) -> str | None:
-        """The class of its module, where it is known."""
+        """The class of its module, if known."""
         return next((e.origin.module_class for e in (*self.outputs, *self.inputs) if e.origin), None)
 
     @cached_property
     def tail(self) -> str:
-        """What its name adds to its parent's, without what counts blocks."""
+        """The part of its name after its parent's, with ``#`` for the numbers of blocks."""
         own = self.outline.with_numbers("#" * len(self.outline.numbers))
         if self.parent is None:
             return own
@@ -93,7 +91,7 @@ def nodes_of(side: Side) -> list[Node]:
 
 def _parent(layer: str, call: int, nodes: Mapping[tuple[str, int], Node]) -> Node | None:
     for end in range(len(layer) - 1, 0, -1):
-        if layer[end] in _SEPARATORS:
+        if layer[end] in SEPARATORS:
             node = nodes.get((layer[:end], call)) or nodes.get((layer[:end], 1))
             if node is not None:
                 return node
@@ -110,7 +108,7 @@ class Score(NamedTuple):
 
 @dataclass(eq=False)
 class NodeMatches:
-    """The nodes that are the same, growing as more are found."""
+    """The nodes that are the same; grows as more are found."""
 
     evidence: Evidence
     reference: list[Node]
@@ -122,15 +120,15 @@ class NodeMatches:
 
     @classmethod
     def of(cls, evidence: Evidence) -> NodeMatches:
-        """No matches yet."""
+        """Start without matches."""
         return cls(evidence, nodes_of(evidence.reference), nodes_of(evidence.candidate))
 
     def take(self, ours: Node, theirs: Node) -> None:
         """Match two nodes."""
         self.of_reference[id(ours)], self.of_candidate[id(theirs)] = theirs, ours
 
-    def look_at(self, evidence: Evidence) -> None:
-        """Go on with other evidence."""
+    def use_evidence(self, evidence: Evidence) -> None:
+        """Continue with other evidence."""
         self.evidence = evidence
         self._common.clear()
         self._ranks.clear()
@@ -149,7 +147,7 @@ class NodeMatches:
     # --- by value ----------------------------------------------------------------------------------
 
     def match_by_value(self, named: Iterable[tuple[Node, Node]]) -> None:
-        """Match the nodes of which some output is proven to be the same; ``named`` are those that names pair."""
+        """Match nodes with an output that is proven to be the same; ``named`` are the pairs of nodes by name."""
         names = {(id(ours), id(theirs)) for ours, theirs in named}
         pairs = [pair for pair in self._candidates() if self.are_free(*pair)]
         rivals = Counter(id(node) for pair in pairs for node in pair)
@@ -158,12 +156,12 @@ class NodeMatches:
         ]  # fmt: skip
         self._take_best(scored)
         blocks = self.blocks()
-        again = [
+        remaining = [
             (score, ours, theirs)
             for score, ours, theirs in scored
             if self.are_free(ours, theirs) and fits_blocks(ours, theirs, blocks)
         ]
-        self._take_best(again)
+        self._take_best(remaining)
 
     def _take_best(self, scored: list[tuple[Score, Node, Node]]) -> None:
         scored.sort(key=lambda item: (-item[0].total, item[1].position, item[2].position))
@@ -197,14 +195,14 @@ class NodeMatches:
         return {id(node): node for node in nodes}.values()
 
     def _score(self, ours: Node, theirs: Node, named: set[tuple[int, int]], *, is_alone: bool) -> Score:
-        """How well two nodes fit; of those that fit no other, only what goes in and comes out is looked at."""
+        """How well two nodes fit; if they fit no others, only inputs and outputs are looked at."""
         outputs = self._share(ours.outputs, theirs.outputs)
         inputs = self._share(ours.inputs, theirs.inputs) or 0.5 * self._gets_same_ids(ours, theirs)
         if is_alone:
             return Score(4 * outputs + 3 * inputs, outputs, inputs)
         total = 4 * outputs + 3 * inputs + 0.3 * ((id(ours), id(theirs)) in named)
         total += 0.8 * (bool(ours.children) == bool(theirs.children))
-        total += 0.5 * _same_class(ours, theirs) + likeness(ours.tail, theirs.tail)
+        total += 0.5 * have_same_class(ours, theirs) + likeness(ours.tail, theirs.tail)
         total += 0.6 * self._same_rank(ours, theirs) + 0.4 * (ours.depth == theirs.depth)
         total -= 2.0 * gets_other_shapes(ours, theirs)
         total -= _WRAPPED * (self._is_wrapped(ours, 0) != self._is_wrapped(theirs, 1))
@@ -213,21 +211,21 @@ class NodeMatches:
         return Score(total, outputs, inputs)
 
     def _is_wrapped(self, node: Node, side: int) -> bool:
-        """Whether a module holds nothing but a node, and gives the same tensor: it is the module that others know."""
-        around = node.parent
-        if around is None or len(around.children) > 1:
+        """Whether a module contains only this node, and gives the same tensor: other sides know the module instead."""
+        parent = node.parent
+        if parent is None or len(parent.children) > 1:
             return False
         classes = (self.evidence.of_entry.get(id(entry)) for entry in node.outputs)
-        return any(other is around for one in classes if one is not None for other in self._producers(one, side))
+        return any(other is parent for one in classes if one is not None for other in self._producers(one, side))
 
     def passes_on(self, node: Node) -> bool:
-        """Whether a layer gives what it is given, as dropout does when nothing is trained."""
-        given = (self.evidence.of_entry.get(id(entry)) for entry in node.inputs)
-        classes = {id(one) for one in given if one is not None and not one.is_weak}
+        """Whether a layer's output is its input, as for dropout outside of training."""
+        inputs = (self.evidence.of_entry.get(id(entry)) for entry in node.inputs)
+        classes = {id(one) for one in inputs if one is not None and not one.is_weak}
         return any(id(self.evidence.of_entry.get(id(entry))) in classes for entry in node.outputs)
 
     def _gets_same_ids(self, ours: Node, theirs: Node) -> bool:
-        """Whether both are given the same integers, as a model is its tokens; many nodes may be."""
+        """Whether both get the same integers, as a model gets its tokens; many nodes may."""
         found = [{id(self.evidence.of_entry.get(id(e))) for e in node.inputs if id(e) in self.evidence.of_entry}
                  for node in (ours, theirs)]  # fmt: skip
         return any(self.evidence.of_entry[id(e)].is_weak for e in ours.inputs
@@ -238,11 +236,11 @@ class NodeMatches:
         return len(a & b) / min(len(a), len(b)) if a and b else 0.0
 
     def _classes(self, entries: list[Entry]) -> set[int]:
-        found = (self.evidence.of_entry.get(id(entry)) for entry in entries)
-        return {id(one) for one in found if one is not None and not one.is_weak and not self._is_common(one)}
+        classes = (self.evidence.of_entry.get(id(entry)) for entry in entries)
+        return {id(one) for one in classes if one is not None and not one.is_weak and not self._is_common(one)}
 
     def _is_common(self, one: ValueClass) -> bool:
-        """Whether many nodes get it, as the tables of rope that all layers share."""
+        """Whether many nodes get it, like the rope tables that all layers share."""
         known = self._common.get(id(one))
         if known is None:
             layers = [{self.node_of[id(item.entry)].block for item in some} for some in one.members]
@@ -261,8 +259,8 @@ class NodeMatches:
     def _rank(self, node: Node, side: int) -> tuple[int, int]:
         known = self._ranks.get(id(node))
         if known is None:
-            found = [self.evidence.of_entry.get(id(entry)) for entry in node.outputs]
-            one = next((one for one in found if one is not None and one.is_shared), None)
+            classes = [self.evidence.of_entry.get(id(entry)) for entry in node.outputs]
+            one = next((one for one in classes if one is not None and one.is_shared), None)
             peers = sorted(self._producers(one, side), key=_depth_first) if one is not None else [node]
             at = peers.index(node)
             known = self._ranks[id(node)] = at, len(peers) - 1 - at
@@ -284,37 +282,37 @@ class NodeMatches:
             for item in one.members[1 if here else 0]
         )
 
-    def are_others(self, ours: Entry, theirs: Entry) -> bool:
-        """Whether two entries are different tensors, of which one was found elsewhere and may still be matched."""
-        return self.evidence.are_others(ours, theirs) and (self.has_free(ours) or self.has_free(theirs))
+    def are_different(self, ours: Entry, theirs: Entry) -> bool:
+        """Whether two entries are different tensors, one of which was found elsewhere and may still be matched."""
+        return self.evidence.are_different(ours, theirs) and (self.has_free(ours) or self.has_free(theirs))
 
     # --- blocks ------------------------------------------------------------------------------------
 
     def blocks(self) -> dict[Block, Block]:
-        """Which block is which: by most of the matched nodes in them, and as these go on counting."""
+        """Which block is which: by most of the matched nodes in them, and by counting on from these."""
         votes: dict[Block, dict[Block, int]] = defaultdict(lambda: defaultdict(int))
         for ours in self.reference:
             theirs = self.of_reference.get(id(ours))
             if theirs is not None and ours.block and theirs.block:
                 votes[ours.block][theirs.block] += 1
         known = {ours: max(counts, key=lambda block: (counts[block], block)) for ours, counts in votes.items()}
-        return {**self._counted_on(known), **known}
+        return {**self._extrapolated(known), **known}
 
-    def _counted_on(self, known: Mapping[Block, Block]) -> dict[Block, Block]:
-        """The blocks that no node is matched in, counted on from those that are."""
+    def _extrapolated(self, known: Mapping[Block, Block]) -> dict[Block, Block]:
+        """The blocks without matched nodes, counted on from those with some."""
         ours, theirs = ({node.block for node in some if node.block} for some in (self.reference, self.candidate))
         offsets = {(a[0], b[0], b[1] - a[1]) for a, b in known.items()}
-        found: dict[Block, Block] = {}
+        extrapolated: dict[Block, Block] = {}
         for before, after, offset in offsets:
             is_one = sum((before, after) == other[:2] for other in offsets) == 1
             for prefix, number in ours if is_one else ():
                 if prefix == before and (after, number + offset) in theirs:
-                    found[prefix, number] = after, number + offset
-        return found
+                    extrapolated[prefix, number] = after, number + offset
+        return extrapolated
 
 
 def fits_blocks(ours: Node, theirs: Node, blocks: Mapping[Block, Block]) -> bool:
-    """Whether two nodes may be the same as far as it is known which block is which."""
+    """Whether two nodes may be the same, as far as it is known which block is which."""
     if ours.block is None or theirs.block is None:
         return True
     wanted = blocks.get(ours.block)
@@ -322,22 +320,23 @@ def fits_blocks(ours: Node, theirs: Node, blocks: Mapping[Block, Block]) -> bool
 
 
 def _depth_first(node: Node) -> tuple[int, int]:
-    """Sort key: what is inside a module gives its output before the module does."""
+    """Sort key: a module gives its output after what is inside it."""
     return -sum(node.layer.count(mark) for mark in "./"), node.position
 
 
 def gets_other_shapes(ours: Node, theirs: Node) -> bool:
-    """Whether nothing that one node is given could be what the other is given."""
+    """Whether no input of one node could be an input of the other."""
     a, b = ours.inputs, theirs.inputs
     return bool(a) and bool(b) and not any(could_be_same(x, y) for x in a for y in b)
 
 
-def _same_class(ours: Node, theirs: Node) -> bool:
+def have_same_class(ours: Node, theirs: Node) -> bool:
+    """Whether the modules of both are known to be of one class."""
     return ours.module_class is not None and ours.module_class == theirs.module_class
 
 
 @lru_cache(maxsize=1 << 14)
 def likeness(ours: str, theirs: str) -> float:
-    """How alike two names are, from 0 to 1, however their words are parted and written."""
+    """How alike two names are, from 0 to 1, regardless of how their words are separated and capitalized."""
     a, b = ("".join(_WORDS.findall(name)).lower() for name in (ours, theirs))
     return SequenceMatcher(None, a, b, autojunk=False).ratio() if a and b else 0.0

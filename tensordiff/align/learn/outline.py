@@ -1,7 +1,7 @@
 """Outlines of names: which numbers in a layer's name count layers, and which belong to the name.
 
-``layers.3.mlp.fc1`` is the fourth of many blocks that are built alike, and its ``fc1`` is a name of its own. A number
-counts blocks where what follows it is repeated under other numbers: at least three entries, as in ``layers.{}``, or
+``layers.3.mlp.fc1`` is the fourth of many equal blocks, while the 1 of ``fc1`` is part of a name. A number counts
+blocks if what follows it is repeated under other numbers: for at least three entries, as in ``layers.{}``, or for
 nearly all names that have a number at all, as in ``ffn_norm-{}``.
 """
 
@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 _NUMBER = re.compile(r"(?<![0-9])[0-9]{1,6}(?![0-9])")
 _MOST_NUMBERS = 6
+SEPARATORS = "./:|-_"
+"""Characters that separate the parts of a layer's name."""
 _REPEATED = 3
-_LIFTED = "\0"
+_NUMBER_MARK = "\0"
 
 Span = tuple[int, int]
 
@@ -27,7 +29,7 @@ class Outline(NamedTuple):
     """The text before, between and after the numbers."""
     numbers: tuple[int, ...] = ()
     widths: tuple[int, ...] = ()
-    """Digits of numbers that are written with leading zeros, else 0."""
+    """The number of digits for numbers that are written with leading zeros, otherwise 0."""
 
     def with_numbers(self, texts: Iterable[str]) -> str:
         """The name with other texts for its numbers."""
@@ -37,29 +39,29 @@ class Outline(NamedTuple):
 def outlines(ports: Mapping[str, Iterable[str]]) -> dict[str, Outline]:
     """The outline of each layer; ``ports`` are those of each."""
     runs = {name: [match.span() for match in _NUMBER.finditer(name)][:_MOST_NUMBERS] for name in ports}
-    lifted: dict[str, list[Span]] = {name: [] for name in ports}
+    counted: dict[str, list[Span]] = {name: [] for name in ports}
     for turn in range(max(map(len, runs.values()), default=0)):
         here = {name: spans[turn] for name, spans in runs.items() if len(spans) > turn}
-        for name in _repeated(here, lifted, ports) or (_dominant(here) if turn == 0 else ()):
-            lifted[name].append(here[name])
-    padded = _padded(lifted)
-    return {name: _outline(name, spans, padded) for name, spans in lifted.items()}
+        for name in _repeated(here, counted, ports) or (_dominant(here) if turn == 0 else ()):
+            counted[name].append(here[name])
+    padded = _padded(counted)
+    return {name: _outline(name, spans, padded) for name, spans in counted.items()}
 
 
 def _repeated(
-    here: Mapping[str, Span], lifted: Mapping[str, list[Span]], ports: Mapping[str, Iterable[str]]
+    here: Mapping[str, Span], counted: Mapping[str, list[Span]], ports: Mapping[str, Iterable[str]]
 ) -> list[str]:
-    """Names whose number stands where blocks are repeated."""
+    """Names whose number is where blocks are repeated."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name, (start, _) in here.items():
-        groups[_prefix(name, start, lifted[name])].append(name)
+        groups[_prefix(name, start, counted[name])].append(name)
     return [name for names in groups.values() if _is_block(names, here, ports) for name in names]
 
 
-def _prefix(name: str, start: int, lifted: Iterable[Span]) -> str:
+def _prefix(name: str, start: int, counted: Iterable[Span]) -> str:
     text = name[:start]
-    for begin, end in reversed(list(lifted)):
-        text = f"{text[:begin]}{_LIFTED}{text[end:]}"
+    for begin, end in reversed(list(counted)):
+        text = f"{text[:begin]}{_NUMBER_MARK}{text[end:]}"
     return text
 
 
@@ -73,7 +75,7 @@ def _is_block(names: list[str], here: Mapping[str, Span], ports: Mapping[str, It
 
 
 def _dominant(here: Mapping[str, Span]) -> list[str]:
-    """Names whose number runs through the values that most names with a number run through: ``ffn_norm-3``."""
+    """Names whose number takes the same values as in most names with a number: ``ffn_norm-3``."""
     values: dict[tuple[str, str], set[int]] = defaultdict(set)
     for name, (start, end) in here.items():
         values[name[:start], name[end:]].add(int(name[start:end]))
@@ -85,11 +87,11 @@ def _dominant(here: Mapping[str, Span]) -> list[str]:
     return [name for name, (start, end) in here.items() if values[name[:start], name[end:]] == commonest]
 
 
-def _padded(lifted: Mapping[str, list[Span]]) -> set[str]:
-    """The texts before numbers of which some are written with leading zeros."""
+def _padded(counted: Mapping[str, list[Span]]) -> set[str]:
+    """The texts before numbers some of which are written with leading zeros."""
     return {
         name[:start] if k == 0 else ""
-        for name, spans in lifted.items()
+        for name, spans in counted.items()
         for k, (start, end) in enumerate(spans)
         if end - start > 1 and name[start] == "0"
     }

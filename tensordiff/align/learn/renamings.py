@@ -1,8 +1,8 @@
-"""Renamings: rules that spell the candidate's names as the reference's, from layers that are known to be the same.
+"""Renamings: rules that spell the candidate's names like the reference's, from layers that are known to be the same.
 
 ``gpt.blocks.3.ffn.bend`` is ``layers.2.mlp.act_fn`` because ``gpt.blocks.`` is ``layers.`` counted from 1, ``ffn`` is
 ``mlp`` and ``bend`` is ``act_fn``, and these three rules explain other layers, too. Shorter names come first, so that a
-module is renamed before what stands in it. Of the rules that would rename a layer, the most general is taken that gives
+module is renamed before what is inside it. Of the rules that would rename a layer, the most general is taken that gives
 no other layer a wrong name; the last resort is a rule for the whole name. What no rule explains is left to maps.
 """
 
@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from tensordiff.align.learn.outline import Outline
+from tensordiff.align.learn.outline import SEPARATORS, Outline
 from tensordiff.align.rules.rule import Rule
 
-_SHOWN_INSTANCES = 3
+_EXAMPLES_PER_KIND = 3
 """Layers of each kind on which rules are tried; all are looked at when the pairs are compared."""
 _MOST_KINDS = 400
-_SEPARATORS = "./:|-_"
 Rewrite = Callable[[str], str]
 
 
@@ -31,13 +30,13 @@ class LayerNames(NamedTuple):
     wanted: Mapping[str, str]
     """The reference's canonical names for layers that rules have to rename."""
     kept: Mapping[str, str]
-    """Those of layers that have them already."""
+    """The names of layers that already have the right one."""
     others: Sequence[str]
     """Layers without a partner."""
     taken: Mapping[str, Outline]
     """All canonical names of the reference."""
     outlines: Mapping[str, Outline]
-    """Those of the candidate's layers."""
+    """The outlines of the candidate's layers."""
 
 
 class Kind(NamedTuple):
@@ -58,7 +57,7 @@ class Renamings:
     rewriting: Callable[[Sequence[Rule]], Rewrite]
     rules: list[Rule] = field(default_factory=list)
     explained: set[str] = field(default_factory=set)
-    """Layers that the rules rename rightly."""
+    """Layers that the rules rename correctly."""
 
     def find(self) -> tuple[Rule, ...]:
         """The rules, in the order they are to be tried."""
@@ -67,23 +66,23 @@ class Renamings:
             return ()
         # Blocks first: the beginning of their names may be a name of its own, with a rule of its own.
         for kind, layers in sorted(kinds.items(), key=lambda item: (not item[0].offsets, len(item[1][0]), item[0])):
-            if self._rights(self.rules, layers):
+            if self._renames_correctly(self.rules, layers):
                 self.explained |= set(layers)
                 continue
             for added in self._choices(kind):
                 trial = [*self.rules, *(rule for rule in added if rule not in self.rules)]
-                if self._rights(trial, layers) and self._harms_none(trial, layers):
+                if self._renames_correctly(trial, layers) and self._keeps_other_names(trial, layers):
                     self.rules = trial
                     self.explained |= set(layers)
                     break
         return tuple(self._needed())
 
     def _needed(self) -> list[Rule]:
-        """The rules without those that later ones made needless."""
-        rules, done = list(self.rules), [layer for layer in self._shown if layer in self.explained]
+        """The rules without those that later ones made superfluous."""
+        rules, done = list(self.rules), [layer for layer in self._examples if layer in self.explained]
         for rule in self.rules:
             rest = [one for one in rules if one is not rule]
-            if self._rights(rest, done) and self._harms_none(rest, ()):
+            if self._renames_correctly(rest, done) and self._keeps_other_names(rest, ()):
                 rules = rest
         return rules
 
@@ -100,20 +99,20 @@ class Renamings:
     # --- trying ------------------------------------------------------------------------------------------
 
     @cached_property
-    def _shown(self) -> list[str]:
+    def _examples(self) -> list[str]:
         """Some layers of each kind that are to be renamed."""
-        return [layer for layers in self._kinds.values() for layer in layers[:_SHOWN_INSTANCES]]
+        return [layer for layers in self._kinds.values() for layer in layers[:_EXAMPLES_PER_KIND]]
 
-    def _rights(self, rules: Sequence[Rule], layers: Sequence[str]) -> bool:
+    def _renames_correctly(self, rules: Sequence[Rule], layers: Sequence[str]) -> bool:
         rewrite = self.rewriting(rules)
         return all(rewrite(layer) == self.names.wanted[layer] for layer in layers[:_MOST_KINDS])
 
-    def _harms_none(self, rules: Sequence[Rule], layers: Iterable[str]) -> bool:
-        """Whether what had its name keeps it, and nothing gets the name of another tensor."""
+    def _keeps_other_names(self, rules: Sequence[Rule], layers: Iterable[str]) -> bool:
+        """Whether layers that had their name keep it, and none gets the name of another tensor."""
         rewrite = self.rewriting(rules)
         names, taken = self.names, self.names.taken
         done = self.explained | set(layers)
-        for layer in self._shown:
+        for layer in self._examples:
             made = rewrite(layer)
             if made != names.wanted[layer] and (layer in done or made in taken):
                 return False
@@ -137,53 +136,53 @@ class Renamings:
         yield (_whole(kind),)
 
     def _tails(self, kind: Kind) -> Iterator[list[tuple[str, str]]]:
-        """What follows the block's number, or the whole name, part by part: as the candidate has it, and as wanted."""
+        """What follows the block's number, or the whole name, word by word: as the candidate has it, and as wanted."""
         theirs, ours = (_text(some[1:] if kind.offsets else some) for some in (kind.candidate, kind.reference))
         begin, lead = self._parent(kind, theirs, ours)
         rest, wanted = theirs[begin:], ours[lead:]
         words = _words(rest), _words(wanted)
         if len(words[0]) == len(words[1]) and "_" not in rest[:1]:
             yield [(a, b) for a, b in zip(*words, strict=True) if a != b]
-        if rest != wanted and rest[:1] and rest[0] in _SEPARATORS and "\0" not in rest + wanted:
+        if rest != wanted and rest[:1] and rest[0] in SEPARATORS and "\0" not in rest + wanted:
             yield [(rest, wanted)]
 
     def _parent(self, kind: Kind, theirs: str, ours: str) -> tuple[int, int]:
-        """How much of both tails is that of a module which is known."""
+        """How much of both tails belongs to a module that is known."""
         best = 0, 0
         for other in self._kinds:
             if other.offsets[:1] == kind.offsets[:1] and other.candidate[:1] == kind.candidate[:1] and other.offsets:
                 a, b = _text(other.candidate[1:]), _text(other.reference[1:])
                 is_within = theirs.startswith(a) and ours.startswith(b) and len(a) < len(theirs) and len(b) < len(ours)
-                if is_within and theirs[len(a)] in _SEPARATORS and ours[len(b)] == "." and len(a) > best[0]:
+                if is_within and theirs[len(a)] in SEPARATORS and ours[len(b)] == "." and len(a) > best[0]:
                     best = len(a), len(b)
         return best
 
 
 def _text(pieces: Sequence[str]) -> str:
-    """The text of an outline; what counts is a zero byte."""
+    """The text of an outline, with a zero byte for each number."""
     return "\0".join(pieces)
 
 
 def _words(tail: str) -> list[str]:
-    """The words of a tail, each with what parts it from the one before."""
+    """The words of a tail, each with the separator before it."""
     return re.findall(r"[./:|]?[^./:|]+|[./:|]", tail)
 
 
 def _end(text: str) -> str:
-    """What must follow, that the text is whole."""
-    mark = "_" if text[:1] == "_" else text[:1] if text[:1] in _SEPARATORS else "."
+    """A lookahead for the end of the word, so that only whole words match."""
+    mark = "_" if text[:1] == "_" else text[:1] if text[:1] in SEPARATORS else "."
     return rf"(?={re.escape(mark)}|$)"
 
 
 def _word(theirs: str, ours: str) -> Rule:
-    begin = "" if theirs[:1] in _SEPARATORS else "^"
+    begin = "" if theirs[:1] in SEPARATORS else "^"
     return Rule("candidate", f"{begin}{re.escape(theirs)}{_end(theirs)}", _literal(ours))
 
 
 def _first_word(kind: Kind) -> Rule:
-    """The beginning of a name without a number, which others may have, too."""
+    """The beginning of a name without a number, which other names may share."""
     theirs, ours = _text(kind.candidate), _text(kind.reference)
-    while theirs and ours and theirs[-1] == ours[-1] and theirs[-1] not in _SEPARATORS:
+    while theirs and ours and theirs[-1] == ours[-1] and theirs[-1] not in SEPARATORS:
         theirs, ours = theirs[:-1], ours[:-1]
     if theirs[-1:] != "." or (ours and ours[-1:] != "."):
         theirs, ours = _text(kind.candidate), _text(kind.reference)

@@ -1,8 +1,8 @@
-"""Structure: nodes matched where values no longer say anything, by what stands around them.
+"""Structure: matching nodes by what surrounds them, where values no longer say anything.
 
 If ``gate`` and ``up`` are matched, so is the module they are in, and what is left of its parts. Each match needs a
-reason, and no other node that has as good a one: inputs that are the same, an output that goes where its partner's
-goes, values that resemble each other, a name that was seen elsewhere, parts that are the same in number and order.
+reason, and no other node with one as good: equal inputs, an output that goes where its partner's goes, values that
+resemble each other, a name that was seen elsewhere, parts that are the same in number and order.
 """
 
 from __future__ import annotations
@@ -13,8 +13,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from tensordiff.align.fit import could_be_same
-from tensordiff.align.learn.nodes import Block, Node, NodeMatches, fits_blocks, gets_other_shapes, likeness
+from tensordiff.align.compatibility import could_be_same
+from tensordiff.align.learn.nodes import (
+    Block,
+    Node,
+    NodeMatches,
+    fits_blocks,
+    gets_other_shapes,
+    have_same_class,
+    likeness,
+)
+from tensordiff.dump.dtypes import is_integral
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
@@ -33,14 +42,14 @@ class _Fit(NamedTuple):
 
 @dataclass(eq=False)
 class Structure:
-    """Carries matches on to what is around them."""
+    """Extends matches to the nodes around them."""
 
     matches: NodeMatches
     tails: set[Tails] = field(default_factory=set)
     """Ends of names that matched nodes have."""
 
-    def carry(self) -> None:
-        """Match until nothing more can be; where nothing is matched yet, there is nothing to carry."""
+    def match_all(self) -> None:
+        """Match until nothing more can be matched; without any match there is nothing to start from."""
         if not self.matches.of_reference:
             return
         for _ in range(_ROUNDS):
@@ -77,7 +86,10 @@ class Structure:
                 self.matches.take(ours, theirs)
 
     def _match_copies(self) -> None:
-        """Nodes that give on what matched nodes give, where each side has one: a model gives on its head's logits."""
+        """Match nodes that repeat the output of matched nodes, if each side has one.
+
+        A model, for example, returns the logits of its head.
+        """
         for ours in self.matches.reference:
             theirs = self.matches.of_reference.get(id(ours))
             if theirs is None:
@@ -92,11 +104,11 @@ class Structure:
                 self.matches.take(*copies[0])
 
     def _copied(self, node: Node, side: int) -> Iterable[Node]:
-        """Other nodes that give what a node gives."""
+        """Other nodes with the same output as a node."""
         classes = (self.matches.evidence.of_entry.get(id(entry)) for entry in node.outputs)
         items = (item for one in classes if one is not None and not one.is_weak for item in one.members[side])
-        found = (self.matches.node_of[id(item.entry)] for item in items if not item.entry.is_input)
-        return {id(other): other for other in found if other is not node}.values()
+        nodes = (self.matches.node_of[id(item.entry)] for item in items if not item.entry.is_input)
+        return {id(other): other for other in nodes if other is not node}.values()
 
     def _are_most(self, count: int, ours: Node, theirs: Node) -> bool:
         """Whether so many parts are most of the matched ones of both modules."""
@@ -119,9 +131,9 @@ class Structure:
     def _fits(self) -> Iterator[_Fit]:
         blocks = self.matches.blocks()
         seen: set[tuple[int, int]] = set()
-        for ours, theirs in (*self._groups(blocks), *self._receivers()):
+        for ours, theirs in (*self._groups_by_module(blocks), *self._groups_by_input()):
             if len(ours) * len(theirs) > _MOST_PAIRS:
-                continue  # that many side by side have nothing around them to tell them apart
+                continue  # nothing around so many nodes side by side distinguishes them
             alike = _same_sequence(ours, theirs, self.matches)
             for a in ours:
                 for b in theirs:
@@ -131,7 +143,7 @@ class Structure:
                     if self._could_be(a, b, blocks):
                         yield _Fit(self._reasons(a, b, alike), a, b)
 
-    def _receivers(self) -> Iterator[tuple[list[Node], list[Node]]]:
+    def _groups_by_input(self) -> Iterator[tuple[list[Node], list[Node]]]:
         """Nodes of both sides that get the same tensor."""
         for one in self.matches.evidence.classes:
             if one.is_weak or not one.is_shared:
@@ -147,8 +159,8 @@ class Structure:
             if max(map(len, nodes)) <= _CROWD:
                 yield list(nodes[0].values()), list(nodes[1].values())
 
-    def _groups(self, blocks: Mapping[Block, Block]) -> Iterator[tuple[list[Node], list[Node]]]:
-        """Nodes of both sides that stand in the same module, and then all that stand in the same block, or in none."""
+    def _groups_by_module(self, blocks: Mapping[Block, Block]) -> Iterator[tuple[list[Node], list[Node]]]:
+        """Nodes of both sides that are in the same module, and then all that are in the same block, or in none."""
         groups: dict[object, tuple[list[Node], list[Node]]] = defaultdict(lambda: ([], []))
         back = {theirs: ours for ours, theirs in blocks.items()}
         for side, nodes in enumerate((self.matches.reference, self.matches.candidate)):
@@ -167,11 +179,11 @@ class Structure:
                 yield ours, theirs
 
     def _could_be(self, ours: Node, theirs: Node, blocks: Mapping[Block, Block]) -> bool:
-        if not fits_blocks(ours, theirs, blocks) or self._is_elsewhere(ours, theirs):
+        if not fits_blocks(ours, theirs, blocks) or self._parents_have_other_partners(ours, theirs):
             return False
         return _have_alike_ports(ours, theirs) and not self._is_refuted(ours, theirs)
 
-    def _is_elsewhere(self, ours: Node, theirs: Node) -> bool:
+    def _parents_have_other_partners(self, ours: Node, theirs: Node) -> bool:
         """Whether the modules they are in are matched with others."""
         if ours.parent is None or theirs.parent is None:
             return False
@@ -180,36 +192,36 @@ class Structure:
         return partner is not theirs.parent and back is not ours.parent
 
     def _is_refuted(self, ours: Node, theirs: Node) -> bool:
-        """Whether all that is known of their outputs, or of their inputs, is that they are other tensors."""
-        is_one = len(ours.outputs) == len(theirs.outputs) == 1  # of several, two may add up to the other side's one
-        if is_one and self.matches.evidence.have_others(ours.outputs[0], theirs.outputs[0]):
+        """Whether everything known about their outputs, or about their inputs, is that they are different tensors."""
+        is_one = len(ours.outputs) == len(theirs.outputs) == 1  # two of several may add up to the other side's only one
+        if is_one and self.matches.evidence.have_other_partners(ours.outputs[0], theirs.outputs[0]):
             return True
-        return self._are_others(ours.outputs, theirs.outputs) or self._are_others(ours.inputs, theirs.inputs)
+        return self._are_different(ours.outputs, theirs.outputs) or self._are_different(ours.inputs, theirs.inputs)
 
-    def _are_others(self, ours: list[Entry], theirs: list[Entry]) -> bool:
+    def _are_different(self, ours: list[Entry], theirs: list[Entry]) -> bool:
         evidence, refuted = self.matches.evidence, False
         for a in ours:
             for b in theirs:
                 if evidence.is_same(a, b):
                     return False
-                refuted = refuted or (could_be_same(a, b) and self.matches.are_others(a, b))
+                refuted = refuted or (could_be_same(a, b) and self.matches.are_different(a, b))
         return refuted
 
     def _reasons(self, ours: Node, theirs: Node, alike: set[tuple[int, int]]) -> float:
         evidence = self.matches.evidence
         reasons = 1.0 * any(evidence.is_same(a, b) for a in ours.inputs for b in theirs.inputs)
-        reasons += 1.0 * self._goes_alike(ours, theirs)
+        reasons += 1.0 * self._has_matching_neighbours(ours, theirs)
         reasons += 1.5 * any(evidence.is_same(a, b) for a in ours.outputs for b in theirs.outputs)
         reasons += 1.0 * ((ours.tail, theirs.tail) in self.tails)
         name = likeness(ours.tail, theirs.tail)
         reasons += 1.0 if name == 1.0 else 0.5 * (name >= 0.75)
-        reasons += 0.3 * (ours.module_class is not None and ours.module_class == theirs.module_class)
+        reasons += 0.3 * have_same_class(ours, theirs)
         reasons += 0.5 * _changes_shape(ours) + 0.6 * self._has_rare_shape(ours, theirs)
         reasons -= 0.6 * (bool(ours.children) != bool(theirs.children))
         return reasons + 1.0 * ((id(ours), id(theirs)) in alike)
 
     def _has_rare_shape(self, ours: Node, theirs: Node) -> bool:
-        """Whether no other leaf of either side gives so many values."""
+        """Whether no other leaf of either side has so many output values."""
         return all(
             self._sizes[side][_size(node)] == 1 for side, node in enumerate((ours, theirs)) if not node.children
         ) and not (ours.children or theirs.children)
@@ -222,8 +234,8 @@ class Structure:
         )
         return ours, theirs
 
-    def _goes_alike(self, ours: Node, theirs: Node) -> bool:
-        """Whether an output is also that of a matched module, or an input of a matched one, on both sides alike."""
+    def _has_matching_neighbours(self, ours: Node, theirs: Node) -> bool:
+        """Whether an output is also that of a matched module, or the input of a matched node, on both sides alike."""
         for direction in ("outputs", "inputs"):
             a = self._neighbours(getattr(ours, direction), ours)
             b = self._neighbours(getattr(theirs, direction), theirs)
@@ -232,8 +244,8 @@ class Structure:
         return False
 
     def _neighbours(self, entries: list[Entry], node: Node) -> set[tuple[int, bool]]:
-        """The nodes that have one of these tensors too, and whether as an input."""
-        found: set[tuple[int, bool]] = set()
+        """The nodes that have one of these tensors, too, and whether as an input."""
+        neighbours: set[tuple[int, bool]] = set()
         for entry in entries:
             one = self.matches.evidence.of_entry.get(id(entry))
             if one is None or one.is_weak:
@@ -242,12 +254,12 @@ class Structure:
                 for item in some:
                     other = self.matches.node_of[id(item.entry)]
                     if other is not node:
-                        found.add((id(other), item.entry.is_input))
-        return found
+                        neighbours.add((id(other), item.entry.is_input))
+        return neighbours
 
 
 def _size(node: Node) -> int:
-    """The number of values that a node gives."""
+    """The number of values in a node's outputs."""
     try:
         return sum(entry.spec.size for entry in node.outputs)
     except (DumpError, AlignError):
@@ -261,13 +273,13 @@ def _is_best(reasons: float, of: list[float]) -> bool:
 
 
 def _same_sequence(ours: list[Node], theirs: list[Node], matches: NodeMatches) -> set[tuple[int, int]]:
-    """The nodes at the same place of two groups that have the same nodes in the same order, as far as is known."""
+    """Pairs of nodes at the same place of two groups that have the same nodes in the same order, as far as is known."""
     if len(ours) != len(theirs) or len(ours) < 2 or not any(id(node) in matches.of_reference for node in ours):
         return set()
-    both = matches.evidence.reference.index.dump.ordered and matches.evidence.candidate.index.dump.ordered
+    is_ordered = matches.evidence.is_ordered
     left = [[n for n in some if id(n) not in known] for some, known in
             ((ours, matches.of_reference), (theirs, matches.of_candidate))]  # fmt: skip
-    if not both:
+    if not is_ordered:
         if len(ours) < 3 or ours[0].parent is None:
             return set()
         return {(id(left[0][0]), id(left[1][0]))} if len(left[0]) == len(left[1]) == 1 else set()
@@ -281,7 +293,7 @@ def _same_sequence(ours: list[Node], theirs: list[Node], matches: NodeMatches) -
 
 
 def _have_alike_ports(ours: Node, theirs: Node) -> bool:
-    """Whether the shapes of outputs, and of inputs where both have some, allow two nodes to be the same."""
+    """Whether the shapes of outputs, and of inputs if both have some, allow two nodes to be the same."""
     for a, b in ((ours.outputs, theirs.outputs), (ours.inputs, theirs.inputs)):
         if bool(a) and bool(b) and not any(could_be_same(x, y) for x in _floats(a) for y in _floats(b)):
             return False
@@ -291,7 +303,7 @@ def _have_alike_ports(ours: Node, theirs: Node) -> bool:
 def _floats(entries: list[Entry]) -> list[Entry]:
     def is_float(entry: Entry) -> bool:
         try:
-            return entry.spec.dtype.kind not in "iub"
+            return not is_integral(entry.spec.dtype)
         except (DumpError, AlignError):
             return False
 
@@ -299,7 +311,7 @@ def _floats(entries: list[Entry]) -> list[Entry]:
 
 
 def _changes_shape(node: Node) -> bool:
-    """Whether a node gives another shape than it gets, as few do."""
+    """Whether a node's outputs have other shapes than its inputs, which is rare."""
     try:
         shapes = {entry.spec.shape for entry in _floats(node.inputs)}, {e.spec.shape for e in _floats(node.outputs)}
     except (DumpError, AlignError):

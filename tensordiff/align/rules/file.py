@@ -1,8 +1,8 @@
 """Rules files: TOML in which the user says how two dumps are paired, viewed and judged (docs/rules.md).
 
-Read strictly, with ``tomllib``; every error gives file, line and column. Written so that the user's comments,
-order and formatting stay: only what must change is changed, and the file is replaced whole or not at all. What
-each table may hold is in ``tables``.
+They are read strictly, with ``tomllib``; every error gives file, line and column. Writing keeps the user's comments,
+order and formatting: only what must change is changed, and the file is replaced whole or not at all. What each table
+may hold is in ``tables``.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class RulesDocument(NamedTuple):
                 raise refusal(self.path, self.text.top(key), sentence)
 
     def texts(self, key: str) -> tuple[str, ...] | None:
-        """A list of texts, or None where the key is missing."""
+        """A list of texts, or None if the key is missing."""
         values = self.content.get(key)
         if values is None:
             return None
@@ -147,7 +147,7 @@ def rules_of(parsed: RulesDocument) -> RulesFile:
 
 
 def _presets(parsed: RulesDocument) -> tuple[str, ...] | None:
-    from tensordiff.align.presets import PRESETS  # not at the top: presets are such documents themselves
+    from tensordiff.align.presets import PRESETS  # not at the top: presets are rules documents, too
 
     names = parsed.texts("presets")
     for name in names or ():
@@ -158,9 +158,9 @@ def _presets(parsed: RulesDocument) -> tuple[str, ...] | None:
 
 
 def write_rules_file(path: Path, wanted: RulesFile, header: str | None = None) -> None:
-    """Make a file hold these rules and no others; what it holds already stays as it is written.
+    """Make a file hold exactly these rules; what it already holds stays as it is written.
 
-    ``header`` is the comment that a new file begins with.
+    ``header`` is the comment at the top of a new file.
     """
     from tensordiff.align.rules.writing import new_file, save_text, updated_text  # tomlkit is needed only here
 
@@ -187,7 +187,7 @@ def parse_rules_text(text: str, path: str) -> RulesFile:
 
 
 def add_to_file(path: Path, more: RulesFile) -> None:
-    """Add rules, maps, views and tolerances to a file, new or existing; those it has already are not repeated."""
+    """Add rules, maps, views and tolerances to a file, new or existing; those it already has are not repeated."""
     old = read_rules_file(path) if path.exists() else RulesFile(presets=more.presets)
     kinds = {"rules", "maps", "views", "tolerances"}
     merged = {kind: tuple(dict.fromkeys((*getattr(old, kind), *getattr(more, kind)))) for kind in kinds}

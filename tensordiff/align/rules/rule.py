@@ -1,13 +1,14 @@
 """Rules: how a layer's name is rewritten so that two engines spell it alike.
 
-A rule is a regular expression and its replacement, for one side or both, and optionally only for modules of a
-class. Rules are tried in order, each on what the one before it left; one that is off is kept and skipped. A replacement
-may count: ``{\\1-1}`` is the number that the first group found, less 1.
+A rule is a regular expression and its replacement, for one side or both, and optionally only for modules of a class.
+Rules are tried in order, each on the result of the previous one; one that is off is kept and skipped. A replacement may
+count: ``{\\1-1}`` is the number that the first group found, less 1.
+
 Nothing else rewrites names. Presets bring rules of their own (``presets``); the user's are read in ``file``.
 
-Thousands of names go through dozens of rules, and nearly every rule leaves nearly every name alone. Testing
-``literal in name`` first is ten times quicker than trying the expression, so each rule has a literal that every
-match must contain, as far as it is easily seen.
+Thousands of names go through dozens of rules, and nearly every rule leaves nearly every name alone. Testing ``literal
+in name`` first is ten times quicker than trying the expression, so each rule has a literal that every match must
+contain, as far as one is easily found.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from tensordiff.util.regex import UserRegex, check_regex, check_replace
 
 Side = Literal["reference", "candidate"]
 RuleSide = Literal["reference", "candidate", "both"]
-_Step = tuple[str, Callable[[str, str], str], str, UserRegex | None]
-_COUNTED = re.compile(r"\{\\(?:[1-9]|g<\w+>)[+-][0-9]{1,4}\}")
-_COUNT = re.compile(r"\{([0-9]{1,9})([+-][0-9]{1,4})\}")
+_RewriteStep = tuple[str, Callable[[str, str], str], str, UserRegex | None]
+_COUNTED_GROUP = re.compile(r"\{\\(?:[1-9]|g<\w+>)[+-][0-9]{1,4}\}")
+_COUNT_RESULT = re.compile(r"\{([0-9]{1,9})([+-][0-9]{1,4})\}")
 LONGEST_OF_PRESETS = 1_000
-"""Characters of the longest name that presets rewrite; no model has one as long, and they know no time limit."""
+"""The longest name that presets rewrite; no model has one as long, and preset expressions have no time limit."""
 
 
 @dataclass(frozen=True)
@@ -52,27 +53,29 @@ class Rule:
         return self.on and self.side in (side, "both")
 
     @cached_property
-    def _step(self) -> _Step:
+    def _step(self) -> _RewriteStep:
         where = f" of {self.source}" if self.source else ""
         if self.is_ours:
             sub: Callable[[str, str], str] = re.compile(self.match).sub
         else:
             sub = UserRegex(f"match of a rule{where}", self.match).sub
-        if _COUNTED.search(self.replace):
-            sub = _counting(sub)
+        if _COUNTED_GROUP.search(self.replace):
+            sub = _with_counting(sub)
         of_class = self.module_class and UserRegex(f"module_class of a rule{where}", self.module_class)
         return required_literal(self.match), sub, self.replace, of_class or None
 
 
-def _counting(sub: Callable[[str, str], str]) -> Callable[[str, str], str]:
-    """A substitution whose replacements count; a name whose number would be below 0 stays as it is."""
+def _with_counting(sub: Callable[[str, str], str]) -> Callable[[str, str], str]:
+    """A substitution that evaluates counts in its result; a name whose number would be below 0 stays as it is."""
 
     def counted(replacement: str, text: str) -> str:
         made = sub(replacement, text)
         if made == text:
             return text
-        sums = [int(number) + int(offset) for number, offset in _COUNT.findall(made)]
-        return text if any(one < 0 for one in sums) else _COUNT.sub(lambda at: str(int(at[1]) + int(at[2])), made)
+        sums = [int(number) + int(offset) for number, offset in _COUNT_RESULT.findall(made)]
+        return (
+            text if any(one < 0 for one in sums) else _COUNT_RESULT.sub(lambda at: str(int(at[1]) + int(at[2])), made)
+        )
 
     return counted
 
@@ -111,16 +114,15 @@ class RuleSet:
     @cached_property
     def _rewriters(self) -> dict[Side, Callable[[str, str | None], str]]:
         both = [tuple(rule for rule in self.rules if rule.is_for(side)) for side in get_args(Side)]
-        rewriters = {
-            rules: _rewriter(rules) for rules in both
-        }  # one cache for both sides where their rules are the same
+        rewriters = {rules: _rewriter(rules) for rules in both}  # sides with the same rules share one cache
         return {side: rewriters[rules] for side, rules in zip(get_args(Side), both, strict=True)}
 
 
 def _rewriter(rules: Sequence[Rule]) -> Callable[[str, str | None], str]:
-    """One side's rules in a row. Kept by name, since a layer has several entries and is asked for by both sides.
+    """A function that applies one side's rules.
 
-    All are kept: a cache of fewer than a dump has would be overwritten by each side before the other one asks.
+    Results are cached by name, since a layer has several entries and both sides ask about it. All are kept: a cache
+    smaller than a dump would be overwritten by each side before the other one asks.
     """
     steps = [rule._step for rule in rules]
     of_users = [rule._step for rule in rules if not rule.is_ours]
@@ -133,14 +135,14 @@ def _rewriter(rules: Sequence[Rule]) -> Callable[[str, str | None], str]:
         return name
 
     def rewritten(layer: str, module_class: str | None) -> str:
-        backward, inner = split_backward(layer)  # rules are about modules, whose backward has their name
+        backward, inner = split_backward(layer)  # rules are about modules; the backward pass has the module's name
         name = _rewrite_with(steps if len(inner) <= LONGEST_OF_PRESETS else of_users, inner, module_class)
         return layer if name == inner else backward + name
 
     return rewrite
 
 
-def _rewrite_with(steps: Sequence[_Step], layer: str, module_class: str | None) -> str:
+def _rewrite_with(steps: Sequence[_RewriteStep], layer: str, module_class: str | None) -> str:
     """Apply all rules in one loop: a call for each would cost more than most of them do."""
     for literal, sub, replacement, of_class in steps:
         if literal in layer and (of_class is None or (module_class is not None and of_class.matches(module_class))):
@@ -160,7 +162,7 @@ def _rules_that_rename(rules: Sequence[tuple[int, Rule]], layer: str, module_cla
 
 
 def switches_off(own: Rule, preset: Rule) -> bool:
-    """Whether a rule of the user's switches off a preset's: it says the same, and is off."""
+    """Whether a rule of the user's switches off a preset's: it is the same rule, and is off."""
     same = (own.match, own.replace, own.module_class) == (preset.match, preset.replace, preset.module_class)
     return same and not own.on and own.side in (preset.side, "both")
 
@@ -184,15 +186,15 @@ def check_rule(rule: Rule) -> None:
 
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,?\d*\}|.", re.DOTALL)
 # Flags change what letters mean, comments hide brackets, character codes hide text.
-_UNSURE = re.compile(r"\(\?[#a-zA-Z]|\\[\dxuUN]")
+_NOT_ANALYZED = re.compile(r"\(\?[#a-zA-Z]|\\[\dxuUN]")
 _SPECIAL = frozenset(r"\.^$*+?{}[]|()")
 _MAY_BE_ABSENT = ("?", "*", "{")
 
 
 def required_literal(expression: str) -> str:
-    """The longest text that every match must contain; empty where none is easily seen."""
+    """The longest text that every match must contain; empty if none is easily found."""
     tokens = _TOKEN.findall(expression)
-    if _UNSURE.search(expression) or "|" in _top_level(tokens):
+    if _NOT_ANALYZED.search(expression) or "|" in _top_level(tokens):
         return ""
     return max(_runs(_top_level(tokens)), key=len)
 

@@ -1,8 +1,8 @@
 """Editing rules, with undo: a ``RuleBook`` is immutable, and every change returns a new one.
 
-A book holds the user's own rules (a ``RulesFile``) beside the rules of presets, which can be switched off
-and overridden but not edited. A preset's rule is switched off by a rule of the user's that says the same and
-is off, so all of a book can be written to a rules file. Nothing here aligns dumps.
+A book holds the user's own rules (a ``RulesFile``) beside the rules of presets, which can be switched off and
+overridden but not edited. A preset's rule is switched off by a rule of the user's that is the same and is off, so all
+of a book can be written to a rules file. Nothing here aligns dumps.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RuleBook:
     presets: tuple[Rule, ...] = ()
     """As the presets have them, all switched on."""
     saved_rules: RulesFile = field(default_factory=RulesFile)
-    """What the rules file holds, if there is one."""
+    """The content of the rules file, if there is one."""
     past: tuple[Edit, ...] = ()
     future: tuple[Edit, ...] = ()
 
@@ -82,7 +82,7 @@ class RuleBook:
     # --- changes ---------------------------------------------------------------------------------
 
     def added(self, value: AnyRule) -> RuleBook:
-        """With one more rule, map or view, the last of its kind."""
+        """Add a rule, map or view as the last of its kind."""
         check(value)
         values = self._values(kind_of(value))
         if value in values:
@@ -90,7 +90,7 @@ class RuleBook:
         return self._with(kind_of(value), (*values, value), f"added {describe(value)}")
 
     def with_maps(self, maps: Sequence[MapRule]) -> RuleBook:
-        """With those of the maps that are not there yet, as one change."""
+        """Add those of the maps that are not there yet, as one change."""
         new = tuple(rule for rule in dict.fromkeys(maps) if rule not in self.rules.maps)
         for rule in new:
             check(rule)
@@ -100,7 +100,7 @@ class RuleBook:
         return self._with("map", (*self.rules.maps, *new), description)
 
     def with_rules(self, rules: Sequence[Rule]) -> RuleBook:
-        """With those of the rules that are not there yet, as one change."""
+        """Add those of the rules that are not there yet, as one change."""
         new = tuple(rule for rule in dict.fromkeys(rules) if rule not in self.rules.rules)
         for rule in new:
             check(rule)
@@ -110,7 +110,7 @@ class RuleBook:
         return self._with("rule", (*self.rules.rules, *new), description)
 
     def with_learned(self, kept: RulesFile) -> RuleBook:
-        """With the rules and maps of what was learned that are not there yet, as one change."""
+        """Add the learned rules and maps that are not there yet, as one change."""
         rules, maps = (
             tuple(one for one in getattr(kept, kind) if one not in getattr(self.rules, kind))
             for kind in ("rules", "maps")
@@ -124,7 +124,7 @@ class RuleBook:
         return replace(self, rules=wanted, past=(*self.past, edit), future=())
 
     def changed(self, line: Line, value: AnyRule) -> RuleBook:
-        """With a line replaced. A preset's rule is overridden: it is switched off and the new one is tried."""
+        """Replace a line. A preset's rule is overridden: it is switched off and the new one is tried."""
         check(value)
         if not line.is_own:
             rules = (*self.rules.rules, value, _switched(line.value, on=False))
@@ -135,14 +135,14 @@ class RuleBook:
         )
 
     def deleted(self, line: Line) -> RuleBook:
-        """Without a line of the user's own."""
+        """Remove a line of the user's own."""
         self._own(line, "deleted")
         values = self._values(line.kind)
         rest = (*values[: line.number], *values[line.number + 1 :])
         return self._with(line.kind, rest, f"deleted {describe(line.value)}")
 
     def toggled(self, line: Line) -> RuleBook:
-        """With a line switched off, or on again."""
+        """Switch a line off, or on again."""
         description = f"switched {'off' if line.value.on else 'on'} {describe(line.value)}"
         value = _switched(line.value, on=not line.value.on)
         if line.is_own:
@@ -154,7 +154,7 @@ class RuleBook:
         return self._with("rule", tuple(r for r in self.rules.rules if not switches_off(r, preset)), description)
 
     def moved(self, line: Line, by: int) -> RuleBook:
-        """With a line exchanged with its neighbour of the same kind; unchanged at either end."""
+        """Exchange a line with its neighbour of the same kind; unchanged at either end."""
         self._own(line, "moved; it comes after your own")
         peers = [other.number for other in self.lines if other.is_own and other.kind == line.kind]
         to = peers.index(line.number) + by
@@ -165,7 +165,7 @@ class RuleBook:
         return self._with(line.kind, tuple(values), f"moved {describe(line.value)}")
 
     def undone(self) -> RuleBook:
-        """As it was before the last change."""
+        """Undo the last change."""
         if not self.past:
             raise AlignError("there is nothing to undo")
         before = self.past[-1]
@@ -173,7 +173,7 @@ class RuleBook:
         return replace(self, rules=before.rules, past=self.past[:-1], future=(*self.future, after))
 
     def redone(self) -> RuleBook:
-        """With the change that was undone last made again."""
+        """Make the change again that was undone last."""
         if not self.future:
             raise AlignError("there is nothing to redo")
         after = self.future[-1]
@@ -218,7 +218,7 @@ def describe(value: AnyRule) -> str:
 
 
 def check(value: AnyRule) -> None:
-    """Raise a sentence about what could not be applied."""
+    """Raise a sentence about a rule, map or view that could not be applied."""
     if isinstance(value, Rule):
         check_rule(value)
     elif isinstance(value, MapRule):
@@ -238,12 +238,12 @@ def _check_view(view: ViewRule) -> None:
 
 
 def _switched(value: AnyRule, *, on: bool) -> AnyRule:
-    """The user's own copy of a line, on or off. A copy of a preset's rule is no longer one that comes with us."""
+    """The user's own copy of a line, on or off. A copy of a preset's rule no longer counts as one of ours."""
     return replace(value, on=on, is_ours=False) if isinstance(value, Rule) else replace(value, on=on)
 
 
 def rebased(edited: RulesFile, base: RulesFile, now: RulesFile) -> RulesFile:
-    """Edits made over a file that has changed since: additions and deletions are made to what it holds now."""
+    """Apply edits that were made to ``base`` to a file that has changed since: its additions and deletions."""
     if base == now:
         return edited
     kinds = ("rules", "maps", "views", "tolerances")
@@ -253,5 +253,5 @@ def rebased(edited: RulesFile, base: RulesFile, now: RulesFile) -> RulesFile:
 
 def _merged(edited: tuple[T, ...], base: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
     added = tuple(item for item in edited if item not in base and item not in now)
-    gone = [item for item in base if item not in edited]
-    return (*added, *(item for item in now if item not in gone))
+    removed = [item for item in base if item not in edited]
+    return (*added, *(item for item in now if item not in removed))

@@ -1,7 +1,7 @@
 """The tables of a rules file, ``[[rule]]``, ``[[map]]``, ``[[view]]`` and ``[[tolerance]]``, as frozen values.
 
-Strict on purpose: a key that is not understood is a mistake, and ignoring it would silently do less than the
-user asked for. Every error gives the line and column of the key or value it is about.
+Strict on purpose: an unknown key is a mistake, and ignoring it would silently do less than the user asked for. Every
+error gives the line and column of the key or value it is about.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class MapRule:
     """Whether a layer's number in it stands for every layer."""
     on: bool = True
     if_fits: bool = False
-    """Whether it passes over layers and steps where the shapes do not fit, as what was learned from one step does."""
+    """Whether it skips layers and steps whose shapes do not fit, as a map learned from one step should."""
     needs: tuple[str, ...] = ()
-    """Names of which either side must have one: a product with ``up_proj`` is one only where there is a gate."""
+    """Names of which either side must have one: a product with ``up_proj`` makes sense only if there is a gate."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ AMOUNTS = ("rel_l2", "atol", "rtol", "max_abs", "cos_dist", "kl_div")
 
 
 def check_amount(name: str, value: object) -> None:
-    """Raise for a tolerance that is not a number, or that nothing could fail (NaN, infinity) or pass (below 0)."""
+    """Raise for a tolerance that is no number, or that nothing could fail (NaN, infinity) or pass (below 0)."""
     if value is None:
         return
     try:
@@ -94,7 +94,7 @@ def check_amount(name: str, value: object) -> None:
 
 
 def check_limit(name: str, value: object) -> None:
-    """Raise for a limit that is no amount, or so large that no tensor could fail it."""
+    """Raise for a limit that is no valid amount, or so large that no tensor could fail it."""
     check_amount(name, value)
     largest = LARGEST_COS_DIST if name == "cos_dist" else LARGEST_LIMIT
     if isinstance(value, Real) and float(value) >= largest:
@@ -118,10 +118,12 @@ class Table(NamedTuple):
     values: Mapping[str, object]
 
     def error(self, sentence: str, key: str | None = None) -> AlignError:
-        """An error that points at a key, or at the table where it has no such key."""
-        seen = key is not None and key in self.values
+        """An error that points at a key, or at the table if it has no such key."""
+        has_key = key is not None and key in self.values
         place = (
-            self.text.key(self.name, self.number, cast(str, key)) if seen else self.text.table(self.name, self.number)
+            self.text.key(self.name, self.number, cast(str, key))
+            if has_key
+            else self.text.table(self.name, self.number)
         )
         return refusal(self.path, place, f"{self.name} {self.number}{sentence}")
 
@@ -132,7 +134,7 @@ class Table(NamedTuple):
                 raise self.error(f": {key!r} is not known; a {self.name} has {nearest(key, keys)}", key)
 
     def text_of(self, key: str) -> str | None:
-        """A text, or None where the key is missing."""
+        """A text, or None if the key is missing."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
             raise self.error(f": {key} is {value!r:.80}; it is text in quotes", key)
@@ -150,7 +152,7 @@ class Table(NamedTuple):
         return cast(list[str], values)
 
     def list_of_texts(self, key: str) -> tuple[str, ...]:
-        """Texts, none where the key is missing."""
+        """A list of texts, empty if the key is missing."""
         values = self.values.get(key, [])
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
             raise self.error(f": {key} is {values!r:.80}; it is a list of texts in quotes", key)
@@ -164,7 +166,7 @@ class Table(NamedTuple):
         return value
 
     def amount(self, key: str) -> float | None:
-        """A tolerance, or None where the key is missing."""
+        """A tolerance, or None if the key is missing."""
         value = self.values.get(key)
         try:
             check_limit(key, value)
@@ -173,7 +175,7 @@ class Table(NamedTuple):
         return None if value is None else float(cast(float, value))
 
     def check(self, key: str, check: Callable[[str], None]) -> None:
-        """Raise for a text that does not pass a check, pointing at the character where it is known."""
+        """Raise for a text that does not pass a check, pointing at the character if it is known."""
         value = self.text_of(key)
         if value is None:
             return

@@ -1,8 +1,7 @@
 """Positions in a TOML text: lines, columns, and the spans of its tables.
 
-``tomllib`` gives values without positions and ``tomlkit`` gives no lines, so positions are looked up here, in a
-text that is known to be valid. Strings and comments are blanked out first, so that what looks like a header in
-one of them is not taken for one.
+``tomllib`` gives values without positions and ``tomlkit`` gives no lines, so positions are looked up here, in a text
+that is known to be valid. Strings and comments are blanked out first, so that text in them is not taken for a header.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ class TomlText:
 
     @cached_property
     def blanked(self) -> str:
-        """The text with spaces for its strings and comments."""
+        """The text with spaces in place of its strings and comments."""
         return _OPAQUE.sub(lambda match: re.sub(r"[^\r\n]", " ", match[0]), self.text)
 
     @cached_property
     def without_comments(self) -> str:
-        """The text with spaces for its comments alone."""
+        """The text with spaces in place of its comments only."""
         return _OPAQUE.sub(
             lambda match: re.sub(r"[^\r\n]", " ", match[0]) if match[0][0] == "#" else match[0], self.text
         )
@@ -80,12 +79,12 @@ class TomlText:
         return self._at(span.start) if span else self.top(name)
 
     def key(self, name: str, number: int, key: str) -> TextPosition:
-        """A key of a table; the table itself where the key cannot be found."""
+        """A key of a table; the table itself if the key cannot be found."""
         match = self._key_of(name, number, key)
         return self._at(match.start("key")) if match else self.table(name, number)
 
     def inside(self, name: str, number: int, key: str, offset: int, value: str) -> TextPosition:
-        """A character of a text value; the value itself where it is written with escapes."""
+        """A character of a text value; the value itself if it is written with escapes."""
         match = self._key_of(name, number, key)
         if match is None:
             return self.table(name, number)

@@ -1,8 +1,8 @@
 """Changing the text of a rules file as little as possible, and saving it.
 
-tomlkit keeps comments and formatting, but not the order of tables of different kinds that alternate. So the text
-is cut into its tables here, and tomlkit is given one table at a time. A comment right above a table moves with
-it; all other comments stay where they are.
+tomlkit keeps comments and formatting, but not the order of alternating tables of different kinds. So the text is cut
+into its tables here, and tomlkit is given one table at a time. A comment right above a table moves with it; all other
+comments stay where they are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tensordiff.align.rules.file import RulesFile
 
 _KINDS = {"rule": "rules", "map": "maps", "view": "views", "tolerance": "tolerances"}
-_NEW = """\
+_NEW_FILE_TEXT = """\
 # How tensordiff pairs the entries of two dumps, sees them and judges them: docs/rules.md.
 # [[rule]] rewrites names in order, [[map]] beats rules, [[view]] reconciles shapes, [[tolerance]] judges.
 """
@@ -39,7 +39,7 @@ class _Segment(NamedTuple):
 
 def new_file() -> str:
     """The text of a new file."""
-    return _NEW
+    return _NEW_FILE_TEXT
 
 
 def updated_text(text: str, old: RulesFile, wanted: RulesFile, path: str) -> str:
@@ -54,7 +54,7 @@ def updated_text(text: str, old: RulesFile, wanted: RulesFile, path: str) -> str
 
 
 def _segments(toml: TomlText) -> Iterator[_Segment]:
-    """The text cut up; the first segment is what comes before any table."""
+    """The text cut into segments; the first is what comes before any table."""
     position = 0
     for table in toml.tables:
         start, end = _with_comment_above(toml, table.start, position), _end_of_content(toml, table.start, table.end)
@@ -76,7 +76,7 @@ def _with_comment_above(toml: TomlText, start: int, after: int) -> int:
 
 
 def _end_of_content(toml: TomlText, start: int, end: int) -> int:
-    """After the last line that is not blank or comment."""
+    """The position after the last line that is neither blank nor a comment."""
     last = start + len(toml.without_comments[start:end].rstrip())
     line_end = toml.text.find("\n", last, end)
     return end if line_end < 0 else line_end + 1
@@ -117,7 +117,7 @@ def _ending_in_newline(segments: list[_Segment]) -> list[_Segment]:
 
 
 def _table_texts(name: str, texts: list[str], old: Sequence[Hashable], wanted: Sequence[Hashable]) -> list[str]:
-    """The text of each wanted table: its own if it exists, else that of the table it replaces, updated."""
+    """The text of each wanted table: its own if it exists, otherwise that of the table it replaces, updated."""
     free: dict[Hashable, list[int]] = {}
     for k, item in enumerate(old):
         free.setdefault(item, []).append(k)
@@ -139,12 +139,13 @@ def _with_newline(text: str) -> str:
 
 
 def _updated_table(name: str, text: str, item: Any) -> str:
-    """A table's text with only the values changed that differ."""
+    """A table's text with only those values changed that differ."""
     document: Any = tomlkit.parse(_with_newline(text))
     table = document[name][0]
     for field in fields(item):
         value = getattr(item, field.name)
-        is_origin = not field.compare  # where a rule comes from is known again when the file is read
+        is_origin = not field.compare  # the origin of a rule is not written: reading the file sets it
+
         if is_origin or table.get(field.name, _default(field)) == value:
             continue
         if value == _default(field):
@@ -160,7 +161,7 @@ def _default(field: Field[Any]) -> Any:
 
 
 def _as_toml(value: Any) -> Item:
-    """A value as TOML; text with backslashes in single quotes, where regular expressions need no escapes."""
+    """A value as TOML; text with backslashes in single quotes, in which regular expressions need no escapes."""
     if isinstance(value, str) and set(value) & {"\\", '"'}:
         try:
             return tomlkit.string(value, literal=True)

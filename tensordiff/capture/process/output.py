@@ -16,7 +16,7 @@ from tensordiff.capture.process.disk_space import Budget
 from tensordiff.capture.process.stream_writer import ListingWriter, StreamWriter
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import EntryKey, Origin
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.errors import TensordiffError, printable
 
 _REPORTED = ("model", "device", "dtype", "prompt", "token_ids", "notes")

@@ -16,9 +16,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensordiff.dump import manifest
 from tensordiff.dump.model import EntryKey, Origin, Spec
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native import manifest
+from tensordiff.dump.native.writer import DumpWriter
 
 JOURNAL = "stream.jsonl"
 """The journal of a stream: other than that of a dump, since the tensors that it names are soon gone."""

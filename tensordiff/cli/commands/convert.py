@@ -11,7 +11,7 @@ from tensordiff.cli.progress import Progress
 from tensordiff.cli.sending import place_to_write, send
 from tensordiff.cli.streams import echo, say
 from tensordiff.dump import Problem, open_dump
-from tensordiff.dump.convert import convert
+from tensordiff.dump.native.convert import convert
 from tensordiff.errors import printable
 from tensordiff.util.sizes import format_bytes
 

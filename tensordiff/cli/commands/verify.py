@@ -36,7 +36,7 @@ from tensordiff.cli.streaming import KEEPS, StreamChoice, make_stream_options, o
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import inconclusive_error
 from tensordiff.dump import Dump
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.errors import CaptureError, TensordiffError, WriteError, printable
 from tensordiff.report.comparison_json import culprit_json, dumps
 from tensordiff.report.junit import write_junit

@@ -22,7 +22,7 @@ from tensordiff.compare.pair_task import PairWork, inputs_of, lost_rows, measure
 from tensordiff.compare.row import Row, read_pair
 from tensordiff.errors import TensordiffError
 from tensordiff.util.garbage_collector import gc_paused
-from tensordiff.util.mappings import count_losses, put_handler_first
+from tensordiff.util.mappings import count_losses, install_handler
 
 
 class Installation(NamedTuple):
@@ -97,7 +97,7 @@ def refuse(asked_by: Installation) -> Refusal | None:
 
 def measure_works(works: Sequence[PairWork]) -> list[Measured | Unmeasured]:
     """Read and measure pairs."""
-    put_handler_first()
+    install_handler()
     losses = count_losses()
     with gc_paused():
         read = [read_pair(work.pair) for work in works]
@@ -120,7 +120,7 @@ def scan_packed(data: bytes, asked_by: Installation) -> Cells | Refusal | Unmeas
     """Measure a stretch of a huge pair: the cells of its pieces, which the client joins."""
     if (refusal := refuse(asked_by)) is not None:
         return refusal
-    put_handler_first()
+    install_handler()
     try:
         stretch: Stretch = unpack(data)
         return cells_of_stretch(stretch)

@@ -1,1 +1,1 @@
-"""A dump of several ranks as one dump: which parts make a tensor, and how that is proven."""
+"""The ranks of a distributed run as one dump: which parts make a tensor, and how that is proven."""

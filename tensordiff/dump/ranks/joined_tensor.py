@@ -1,4 +1,4 @@
-"""Parts that the ranks of a run hold, as one tensor: along an axis, as a sum, or as one of several replicas."""
+"""A tensor made of the parts that several ranks hold: along an axis, as a sum, or as one of several replicas."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from tensordiff.dump.model import Entry, Spec, StoredTensor
 
 
 class Zigzag(NamedTuple):
-    """An axis whose chunks are dealt out from both ends: of two ranks the first holds chunks 0 and 3 of four."""
+    """An axis whose chunks are dealt out from both ends: of two ranks, the first holds chunks 0 and 3 of four."""
 
     axis: int
 
 
 Split = int | Zigzag | Literal["replicated", "sum"]
-"""An axis, or how else the parts make the whole."""
+"""How the parts make the whole: the axis along which they follow one another, or another way."""
 
 
-class Placed(NamedTuple):
-    """A rank's place along one axis of the mesh, and what is split along it."""
+class MeshPlacement(NamedTuple):
+    """A rank's position along one axis of the mesh, and what is split along it."""
 
     place: int
     split: Split
 
 
 class RankPart(NamedTuple):
-    """What one rank holds of an entry; ``placed`` where the dump says how it is divided, outermost first."""
+    """What one rank holds of an entry; ``placements`` if the dump says how it is split, outermost first."""
 
     rank: int
     entry: Entry
-    placed: tuple[Placed, ...] | None = None
+    placements: tuple[MeshPlacement, ...] | None = None
 
 
 class JoinedRanks(NamedTuple):
@@ -42,7 +42,7 @@ class JoinedRanks(NamedTuple):
     parts: tuple[StoredTensor, ...]
     split: Split
     pieces: tuple[int, ...] = ()
-    """Of a fused layer, how much of a rank's part is each of what it fuses: query, key and value of every rank."""
+    """For a fused layer, the widths within one rank's part: each rank holds some query, key and value."""
 
     @property
     def spec(self) -> Spec:
@@ -86,14 +86,14 @@ class JoinedRanks(NamedTuple):
 
 
 def axis_of(split: Split) -> int | None:
-    """The axis along which parts follow one another; None where they do not."""
+    """The axis along which parts follow one another; None if they do not."""
     if isinstance(split, Zigzag):
         return split.axis
     return split if isinstance(split, int) else None
 
 
 def fits(specs: list[Spec], split: Split) -> bool:
-    """Whether parts of these shapes make a whole: along an axis they differ in no other."""
+    """Whether parts of these shapes make a whole: along an axis, they may differ in no other."""
     axis = axis_of(split)
     if axis is None:
         return len(set(specs)) == 1

@@ -1,13 +1,13 @@
-"""How tensors are split among ranks where a dump does not say it: what values, shapes and conventions prove.
+"""How tensors are split among ranks if the dump does not say: what values, shapes and conventions prove.
 
-Parts of one shape and with other values may be columns, rows of a sequence, or summands. In this order:
+Parts of one shape and different values may be columns, rows of a sequence, or summands. The proofs, in this order:
 
-- under one axis or as a sum they are another tensor of the dump, one that all ranks hold alike;
-- what all ranks hold alike says how many tokens there are and how wide the model is: a part of all tokens and of
-  another width is some of the columns, one of the model's width and of too few tokens is some of the tokens;
-- tensor parallelism splits the same layers everywhere: those before an activation by columns, those after it by rows.
+- Joined along one axis, or summed, they equal another tensor of the dump that all ranks hold alike.
+- The tensors that all ranks hold alike show the number of tokens and the width of the model. A part with all tokens and
+  another width is some of the columns; one with the model's width and too few tokens is some of the tokens.
+- Tensor parallelism splits the same layers everywhere: those before an activation by columns, those after it by rows.
 
-Parts that are nearly alike are none of these: they should be equal, and are not.
+Parts that are nearly equal are none of these: they should be equal, and are not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tensordiff.dump.ranks.joined_tensor import RankPart, Split
 
 _MOST_ELEMENTS = 1 << 24
 _NEARLY_ALIKE = 0.25
-"""Relative distance: parts of a tensor are further apart, replicas that went different ways seldom are."""
+"""Relative distance: parts of a tensor are further apart than this, diverged replicas seldom are."""
 _LAYERS = r"(?:^|\.)(?:{})$"
 _BY_COLUMNS = re.compile(_LAYERS.format(
     "[qkv]_proj|(?:q|kv)_[ab]_proj|qkv_proj|gate_proj|up_proj|gate_up_proj|act_fn|lm_head|output_layer|linear_qkv"
@@ -45,7 +45,7 @@ class RankProofs:
         self._groups, self._wholes = groups, wholes
 
     def split_of(self, entries: Sequence[Entry]) -> Split | None:
-        """How parts of one shape make a whole: ``replicated`` where they should be alike, None if nothing says it."""
+        """How parts of one shape make a whole: ``replicated`` if they should be equal, None if nothing proves it."""
         arrays = [entry.read() for entry in entries]
         first = arrays[0]
         if first.dtype.kind not in "fV" or not 0 < first.size <= _MOST_ELEMENTS or first.ndim == 0:
@@ -57,9 +57,9 @@ class RankProofs:
         return self._by_shape(entries) if proven is None else proven
 
     def pieces(self, group: Sequence[RankPart]) -> tuple[int, ...] | None:
-        """What a fused layer's part holds along its last axis, rank by rank; empty where the layer fuses nothing.
+        """What a fused layer's part holds along its last axis on each rank; empty if the layer fuses nothing.
 
-        None where it does and nothing says how much is query: parts one after the other would then be in a wrong order.
+        None if it fuses something and nothing says how much of it is query: simply concatenating parts would be wrong.
         """
         entry = group[0].entry
         shape = entry.spec.shape
@@ -113,35 +113,35 @@ class RankProofs:
     @cached_property
     def _replicated(self) -> dict[tuple[int, ...], list[Entry]]:
         """Tensors that every rank holds alike, by shape."""
-        found: dict[tuple[int, ...], list[Entry]] = defaultdict(list)
+        by_shape: dict[tuple[int, ...], list[Entry]] = defaultdict(list)
         for entry in self._wholes:
-            found[entry.spec.shape].append(entry)
+            by_shape[entry.spec.shape].append(entry)
         for group in self._groups:
             entries = [part.entry for part in group]
             if len(group) > 1 and len({e.spec for e in entries}) == 1 and first_difference(entries) is None:
-                found[entries[0].spec.shape].append(entries[0])
-        return found
+                by_shape[entries[0].spec.shape].append(entries[0])
+        return by_shape
 
     @cached_property
     def _extents(self) -> dict[int, tuple[tuple[int, ...], frozenset[int]]]:
-        """For each step the axes before the last that whole tensors have, and the widths of the residual stream."""
+        """For each step, the leading axes of whole tensors, and the widths of the residual stream."""
         alike = [(entry.step, shape) for shape, entries in self._replicated.items() for entry in entries]
         shapes: dict[int, Counter[tuple[int, ...]]] = defaultdict(Counter)
         for step, shape in alike or _sequence_parallel(self._groups):
             if len(shape) > 1 and shape[-1] > 1:
                 shapes[step][shape] += 1
-        found: dict[int, tuple[tuple[int, ...], frozenset[int]]] = {}
+        extents: dict[int, tuple[tuple[int, ...], frozenset[int]]] = {}
         for step, counts in shapes.items():
             leading: Counter[tuple[int, ...]] = Counter()
             for shape, count in counts.items():
                 leading[shape[:-1]] += count
             axes = leading.most_common(1)[0][0]
-            found[step] = axes, frozenset(shape[-1] for shape in counts if shape[:-1] == axes)
-        return found
+            extents[step] = axes, frozenset(shape[-1] for shape in counts if shape[:-1] == axes)
+        return extents
 
 
 def _sequence_parallel(groups: Sequence[Sequence[RankPart]]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Whole shapes where no tensor is replicated: some parts have all tokens, others a share of them along one axis."""
+    """Whole shapes if no tensor is replicated: some parts have all tokens, others a share of them along one axis."""
     shapes = {(group[0].entry.step, group[0].entry.spec.shape, len(group)) for group in groups if len(group) > 1}
     longest = {(step, shape[:-1]) for step, shape, _ in shapes if len(shape) > 1}
     for step, shape, count in shapes:
@@ -161,7 +161,7 @@ def _by_convention(entry: Entry, last: int) -> Split | None:
 
 
 def first_difference(entries: Sequence[Entry]) -> int | None:
-    """The first entry that holds other bytes than the one at the front."""
+    """The index of the first entry whose bytes differ from those of entry 0."""
     first = as_bytes(entries[0])
     for index, other in enumerate(entries[1:], 1):
         if not np.array_equal(first, as_bytes(other)):
@@ -175,7 +175,7 @@ def as_bytes(entry: Entry) -> Array:
 
 
 def is_nearly_alike(one: Array, other: Array) -> bool:
-    """Whether two parts are so near that they should have been equal."""
+    """Whether two parts are so close that they should have been equal."""
     if one.shape != other.shape:
         return False
     with np.errstate(all="ignore"):
@@ -184,7 +184,7 @@ def is_nearly_alike(one: Array, other: Array) -> bool:
 
 
 def _is_same(whole: Array, other: Array) -> bool:
-    """Whether a whole is another tensor but for rounding."""
+    """Whether a whole equals another tensor up to rounding."""
     if whole.shape != other.shape or other.dtype.kind not in "fV":
         return False
     values = other.astype(np.float64)

@@ -1,9 +1,9 @@
 """A dump of several ranks as one dump.
 
-Every rank of a distributed run writes its own tensors. What all of them hold alike is replicated and kept once; a
-difference between ranks is a finding. What they hold in parts is put together: as the dump itself says (``placed``),
-along the only axis in which shapes differ, or as values, shapes and conventions prove (``rank_proofs``). What nothing
-proves stays in parts, each under its rank, and is named as left out.
+Every rank of a distributed run writes its own tensors. A tensor that all ranks hold alike is replicated and kept once;
+a difference between ranks is a finding. Parts of a tensor are put together: as the dump itself says (``placements``),
+along the only axis in which shapes differ, or as values, shapes and conventions prove (``proofs``). If nothing proves
+it, the parts stay separate, each under its rank, and the tensor is reported as left out.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _Key = tuple[str, str, str, int, int]
 
 @dataclass(frozen=True)
 class Joined:
-    """The entries of one dump, and what was found while the ranks were put together."""
+    """The entries of one dump, and what was found while the ranks were joined."""
 
     entries: tuple[Entry, ...]
     problems: tuple[Problem, ...]
 
 
 def join_ranks(parts: Iterable[RankPart]) -> Joined:
-    """The entries of all ranks as those of one run; each rank's parts must come in the order it ran."""
+    """Join the entries of all ranks into one run; the parts of each rank must come in the order it ran."""
     groups: dict[_Key, list[RankPart]] = defaultdict(list)
     by_rank: dict[int, list[_Key]] = defaultdict(list)
     for part in parts:
@@ -53,15 +53,15 @@ def join_ranks(parts: Iterable[RankPart]) -> Joined:
     entries: list[Entry] = []
     problems: list[Problem] = list(_missing_parts(sorted_groups))
     for group in sorted_groups:
-        made, found = _join(group, proofs)
-        entries += made
-        problems += found
+        group_entries, group_problems = _entries_of_group(group, proofs)
+        entries += group_entries
+        problems += group_problems
     return Joined(tuple(entries), tuple(problems))
 
 
 def _missing_parts(groups: Sequence[Sequence[RankPart]]) -> Iterator[Problem]:
-    """Tensors that are split, as the dump says, and of which fewer ranks hold a part than of others in that step."""
-    split = [group for group in groups if any(isinstance(one.split, int) for one in group[0].placed or ())]
+    """Report tensors that the dump says are split, and of which fewer ranks hold a part than of others in that step."""
+    split = [group for group in groups if any(isinstance(one.split, int) for one in group[0].placements or ())]
     most: dict[int, int] = defaultdict(int)
     for group in split:
         step = group[0].entry.step
@@ -74,7 +74,7 @@ def _missing_parts(groups: Sequence[Sequence[RankPart]]) -> Iterator[Problem]:
 
 
 def join_shards(dump: Dump) -> Dump:
-    """The same dump with the tensors of several devices (``layer._shards.0``, ``layer._shards.1``) put together."""
+    """Join the tensors of several devices in a dump (``layer._shards.0``, ``layer._shards.1``)."""
     groups: dict[_Key, list[RankPart]] = defaultdict(list)
     plain: list[Entry] = []
     firsts: dict[_Key, Entry] = {}
@@ -90,7 +90,7 @@ def join_shards(dump: Dump) -> Dump:
     if not several:
         return dump
     proofs = RankProofs(list(several.values()), plain)
-    wholes = {key: _whole_of(group, proofs) for key, group in several.items()}
+    wholes = {key: _join_group(group, proofs) for key, group in several.items()}
     entries: list[Entry] = []
     problems: list[Problem] = []
     for item in dump.entries:
@@ -112,7 +112,7 @@ def _without_shard(item: Entry) -> _Key:
 
 
 def _merged(sequences: Sequence[Sequence[_Key]]) -> list[_Key]:
-    """One order of what all ranks ran: pipeline stages follow one another, experts stand where each rank has them."""
+    """One order of what all ranks ran: pipeline stages follow one another, experts come where each rank has them."""
     order: list[_Key] = []
     known: set[_Key] = set()
     for sequence in sequences:
@@ -135,7 +135,7 @@ def _merged(sequences: Sequence[Sequence[_Key]]) -> list[_Key]:
 
 
 def _inserted(order: list[_Key], fresh: dict[_Key | None, list[_Key]], first_known: _Key) -> list[_Key]:
-    """Each run of new keys after the one it followed; one that begins with a later block after all earlier blocks."""
+    """Insert each run of new keys after the key it followed; a run of a later block goes after all earlier blocks."""
     last_of_block = {(key[4], block): i for i, key in enumerate(order) if (block := _block_of(key)) is not None}
     position = {key: i for i, key in enumerate(order)}
     after: dict[int, list[_Key]] = defaultdict(list)
@@ -158,8 +158,8 @@ def _block_of(key: _Key) -> int | None:
     return int(match[1]) if match else None
 
 
-class _Whole(NamedTuple):
-    """What parts come to: one tensor, or None with the reason; a finding where replicas differ."""
+class _JoinResult(NamedTuple):
+    """The tensor that parts make, or None with the reason; a finding if replicas differ."""
 
     stored: StoredTensor | None
     why: str = ""
@@ -172,12 +172,12 @@ class _Whole(NamedTuple):
         return [Problem(name, self.why, is_unread=True, do=do)]
 
 
-def _join(group: Sequence[RankPart], proofs: RankProofs) -> tuple[list[Entry], list[Problem]]:
+def _entries_of_group(group: Sequence[RankPart], proofs: RankProofs) -> tuple[list[Entry], list[Problem]]:
     """The entry that a group makes, or its parts, each under its rank."""
     first = group[0].entry
     if len(group) == 1:
         return [first], []
-    whole = _whole_of(group, proofs)
+    whole = _join_group(group, proofs)
     problems = whole.problems(first.name)
     if whole.stored is not None:
         return [first._replace(stored=whole.stored)], problems
@@ -185,95 +185,99 @@ def _join(group: Sequence[RankPart], proofs: RankProofs) -> tuple[list[Entry], l
     return [item._replace(name=item.name + rank, layer=item.layer + rank) for item, rank in under], problems
 
 
-def _whole_of(group: Sequence[RankPart], proofs: RankProofs) -> _Whole:
-    told = [part.placed for part in group]
-    is_told = None not in told and len({len(placed) for placed in told if placed is not None}) == 1
+def _join_group(group: Sequence[RankPart], proofs: RankProofs) -> _JoinResult:
+    declared = [part.placements for part in group]
+    is_declared = (
+        None not in declared and len({len(placements) for placements in declared if placements is not None}) == 1
+    )
     try:
-        whole = _assembled(list(group), 0) if is_told else _untold(group, proofs)
+        whole = _join_as_declared(list(group), 0) if is_declared else _join_by_proof(group, proofs)
         return _with_pieces(whole, group, proofs)
     except DumpError as error:
-        return _Whole(None, f"its ranks cannot be read together ({error})")
+        return _JoinResult(None, f"its ranks cannot be read together ({error})")
 
 
-def _with_pieces(whole: _Whole, group: Sequence[RankPart], proofs: RankProofs) -> _Whole:
-    """Of a layer that fuses several, each rank's part holds some of each: these come together, and not the parts."""
+def _with_pieces(whole: _JoinResult, group: Sequence[RankPart], proofs: RankProofs) -> _JoinResult:
+    """Regroup a fused layer: each rank's part holds some of each fused tensor, and these must be joined one by one."""
     stored = whole.stored
     if not isinstance(stored, JoinedRanks) or stored.split != len(stored.spec.shape) - 1:
         return whole
     pieces = proofs.pieces(group)
     if pieces is None:
-        return _Whole(None, "each rank holds some query, key and value, and nothing says how much is query")
+        return _JoinResult(None, "each rank holds some query, key and value, and nothing says how much is query")
     return whole._replace(stored=stored._replace(pieces=pieces))
 
 
-def _assembled(parts: list[RankPart], depth: int) -> _Whole:
-    """The parts as the dump says they are placed: the outermost axis of the mesh first."""
-    placed = [part.placed[depth] for part in parts if part.placed is not None and depth < len(part.placed)]
-    if not placed:
+def _join_as_declared(parts: list[RankPart], depth: int) -> _JoinResult:
+    """Join the parts as the dump says they are placed, the outermost axis of the mesh first."""
+    placements = [
+        part.placements[depth] for part in parts if part.placements is not None and depth < len(part.placements)
+    ]
+    if not placements:
         return _replicas(parts)
-    splits = {one.split for one in placed}
+    splits = {one.split for one in placements}
     if len(splits) != 1:
-        return _Whole(None, "its ranks do not say the same of how they are split")
+        return _JoinResult(None, "its ranks do not say the same of how they are split")
     (split,) = splits
     by_place: dict[int, list[RankPart]] = defaultdict(list)
-    for part, one in zip(parts, placed, strict=True):
+    for part, one in zip(parts, placements, strict=True):
         by_place[one.place].append(part)
-    below = [_assembled(by_place[place], depth + 1) for place in sorted(by_place)]
+    below = [_join_as_declared(by_place[place], depth + 1) for place in sorted(by_place)]
     why = next((one.why for one in below if one.why), "")
     stored = [one.stored for one in below if one.stored is not None]
     if len(stored) != len(below):
-        return _Whole(None, why)
+        return _JoinResult(None, why)
     if len(stored) == 1:
-        return _Whole(stored[0], why)
+        return _JoinResult(stored[0], why)
     if not fits([one.spec for one in stored], split):
-        return _Whole(None, "its ranks hold shapes that do not fit together")
+        return _JoinResult(None, "its ranks hold shapes that do not fit together")
     if split == "replicated":
         holders = [by_place[place][0] for place in sorted(by_place)]
         entries = [part._replace(entry=part.entry._replace(stored=s)) for part, s in zip(holders, stored, strict=True)]
-        found = _replicas(entries)
-        return found._replace(why=why or found.why)
-    return _Whole(JoinedRanks(tuple(stored), split), why)
+        result = _replicas(entries)
+        return result._replace(why=why or result.why)
+    return _JoinResult(JoinedRanks(tuple(stored), split), why)
 
 
-def _replicas(parts: Sequence[RankPart]) -> _Whole:
-    """Parts that should be the same: the first, and where another is not, how far it is off."""
+def _replicas(parts: Sequence[RankPart]) -> _JoinResult:
+    """Parts that should be equal: the first, and if another differs, by how much."""
     entries = [part.entry for part in parts]
     if len({entry.spec for entry in entries}) != 1:
-        return _Whole(None, "its ranks hold shapes that do not fit together")
+        return _JoinResult(None, "its ranks hold shapes that do not fit together")
     differing = first_difference(entries)
     if differing is None:
-        return _Whole(entries[0].stored)
+        return _JoinResult(entries[0].stored)
     most = _distance(entries[0], entries[differing])
     ranks = f"ranks {parts[0].rank} and {parts[differing].rank}"
     apart = f"is replicated, and {ranks} hold different values (by up to {most:.3g})"
-    return _Whole(entries[0].stored, f"{apart}; rank {parts[0].rank}'s was compared")
+    return _JoinResult(entries[0].stored, f"{apart}; rank {parts[0].rank}'s was compared")
 
 
-def _untold(group: Sequence[RankPart], proofs: RankProofs) -> _Whole:
-    """Parts of which the dump says nothing."""
+def _join_by_proof(group: Sequence[RankPart], proofs: RankProofs) -> _JoinResult:
+    """Join parts about which the dump says nothing."""
     parts = _without_repeats(group)
     if len(parts) == 1:
-        return _Whole(parts[0].entry.stored)
+        return _JoinResult(parts[0].entry.stored)
     entries = [part.entry for part in parts]
     specs = [entry.spec for entry in entries]
     ranks = f"ranks {parts[0].rank} and {parts[1].rank}"
     if any(isinstance(entry.stored, StatisticsTensor) for entry in entries):
-        return _Whole(None, f"{ranks} hold different statistics, which cannot be put together; dump the values")
+        return _JoinResult(None, f"{ranks} hold different statistics, which cannot be put together; dump the values")
     if len(set(specs)) > 1:
         axes = [axis for axis in range(len(specs[0].shape)) if fits(specs, axis)]
         if len(axes) != 1:
-            return _Whole(None, "its ranks hold shapes that do not fit together")
-        return _Whole(JoinedRanks(tuple(entry.stored for entry in entries), axes[0]))
+            return _JoinResult(None, "its ranks hold shapes that do not fit together")
+        return _JoinResult(JoinedRanks(tuple(entry.stored for entry in entries), axes[0]))
     split = proofs.split_of(entries)
     if split is None:
-        return _Whole(None, f"{ranks} hold different values, and nothing proves how they are split")
+        return _JoinResult(None, f"{ranks} hold different values, and nothing proves how they are split")
     if split == "replicated":
         return _replicas(parts)
-    return _Whole(JoinedRanks(tuple(entry.stored for entry in entries), split))
+    return _JoinResult(JoinedRanks(tuple(entry.stored for entry in entries), split))
 
 
 def _without_repeats(group: Sequence[RankPart]) -> Sequence[RankPart]:
-    """The parts that differ, where each is held by equally many ranks: replicas of the run, or of heads."""
+    """One of each distinct part, if each is held by equally many ranks: replicas of the run, or of heads."""
     kinds: dict[bytes, list[RankPart]] = defaultdict(list)
     for part in group:
         kinds[blake2b(as_bytes(part.entry).data).digest() + repr(part.entry.spec).encode()].append(part)

@@ -1,8 +1,7 @@
 """The formats that tensordiff reads: one module or folder each, and one line each in ``READERS``.
 
-A reader is a function ``try_open``. It is shown a ``DumpPath`` and answers with a ``Dump``, or with
-``None`` where the path holds another format. The first reader that answers has it. docs/formats.md
-says how to add one.
+A reader is a function ``try_open``. It gets a ``DumpPath`` and returns a ``Dump``, or ``None`` if the path holds
+another format. The first reader that returns a dump wins. docs/formats.md says how to add one.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """One line of the table in docs/formats.md, which is made from these."""
+    """One line of the table in docs/formats.md, which is generated from these."""
 
     name: str
     what: str
@@ -49,21 +48,21 @@ READERS: dict[str, tuple[str, ...]] = {
     "max": (".max",),
     "npy": (".npy", ".npz"),
 }
-"""The module of each reader, most particular first, and the suffixes that only its files have."""
+"""The module of each reader, most specific first, and the suffixes that only its files have."""
 
 PLAIN_FORMATS = frozenset(("safetensors", "torch", "max", "numpy", "npz", "flax"))
-"""Formats that are files and no more, so that those of several may lie in one folder as one dump."""
+"""Formats that are files and nothing more, so that files of several may lie in one folder as one dump."""
 
 SUFFIXES = tuple(suffix for suffixes in READERS.values() for suffix in suffixes)
-"""The names of files that are surely tensor files."""
+"""Suffixes of files that certainly hold tensors."""
 
 
 def formats() -> list[Format]:
-    """What every reader says of the formats it reads, in the order they are asked."""
+    """The formats of every reader, in the order the readers are asked."""
     modules = (import_module(f"{__name__}.{name}") for name in READERS)
     return [format_ for module in modules for format_ in module.FORMATS]
 
 
 def readers() -> Iterator[Reader]:
-    """Every reader, most particular first. Each is imported when it is asked: most dumps need few of them."""
+    """Every reader, most specific first. Each is imported when it is asked: most dumps need few of them."""
     return (import_module(f"{__name__}.{name}").try_open for name in READERS)

@@ -1,12 +1,12 @@
 """``.max`` files, as MAX writes them when told to print tensors as ``BINARY_MAX_CHECKPOINT``: one, or a folder.
 
-One file holds one tensor, named as the file is. A folder says nothing of execution order, not even by
-its times, so the dump is not ``ordered``. Opening only lists the folder; a file's header is read when
-its entry is first asked.
+A file holds one tensor, which is named like the file. A folder says nothing about execution order, not even by its
+times, so the dump is not ``ordered``. Opening only lists the folder; a file's header is read when its entry is first
+used.
 
-A file is little-endian: 8 bytes of magic, u32 major and minor version, u64 size of what follows up to
-the data; then u32 length and bytes of the name, u8 dtype, u8 rank, u32 for each dimension, u64 offset
-of the data, which run to the end of the file. Every length is given twice, and both must agree.
+A file is little-endian: 8 bytes of magic, u32 major and minor version, u64 size of what follows up to the data; then
+u32 length and bytes of the name, u8 dtype, u8 rank, u32 for each dimension, u64 offset of the data, which extends to
+the end of the file. Every length is given twice, and both must agree.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class MaxFile:
         return _header(open_buffer(self.path), self.path)[0]
 
     def read(self) -> Array:
-        """Map the values. The mapping lives only as long as the array, so that thousands of files are not kept open."""
+        """Map the values. The mapping lives only as long as the array, so that thousands of files do not stay open."""
         buffer = open_buffer(self.path)
         spec, offset = _header(buffer, self.path)
         return view_buffer(buffer, self.path, offset, spec)
@@ -93,7 +93,7 @@ def _stem(name: str) -> str:
 
 
 def _header(buffer: Buffer, path: Path) -> tuple[Spec, int]:
-    """What a file says of its tensor, and where the values begin."""
+    """Shape and dtype from a file's header, and where the values begin."""
     if buffer[:8] != MAGIC:
         raise BadFile(path, "does not begin as a .max file does; was it written by something else?")
     try:

@@ -1,9 +1,9 @@
-"""tensordiff's own dumps: a manifest and shards, as ``DumpWriter`` leaves them.
+"""tensordiff's own dumps: a manifest and shards, as ``DumpWriter`` writes them.
 
-The manifest says what every tensor is and where its bytes lie, so no shard is opened before a tensor
-is read. A folder with only the journal is a capture that was stopped: it is read as far as it goes and
-flagged as interrupted. Nothing is believed unchecked: ``manifest`` checks each record by itself, this
-module checks it against the other records and the files.
+The manifest says what every tensor is and where its bytes lie, so no shard is opened before a tensor is read. A folder
+with only the journal is a capture that was stopped: it is read as far as it goes and flagged as interrupted. Nothing is
+trusted unchecked: ``manifest`` checks each record by itself, this module checks it against the other records and the
+files.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tensordiff.dump import manifest
 from tensordiff.dump.files import STRICT_JSON, Bytes, MappedFile, map_file, parse_json, version_of
 from tensordiff.dump.folders import DumpPath, member_path
-from tensordiff.dump.manifest import JOURNAL, MANIFEST, RecordError
 from tensordiff.dump.model import Dump, Entry, EntryKey, Problem
+from tensordiff.dump.native import manifest
+from tensordiff.dump.native.manifest import JOURNAL, MANIFEST, RecordError
 from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.safetensors import read_header
 from tensordiff.errors import BadFile
@@ -35,13 +35,13 @@ FORMATS = (
 )
 
 _MAX_BYTES = 1 << 30  # some three million entries; what is longer is no manifest
-_LIST = b'"entries": [\n'
-"""Where the records begin, each of which has a line of its own."""
-_MARK = manifest.SCHEMA.rpartition("/")[0].encode()
+_ENTRIES_MARK = b'"entries": [\n'
+"""Where the records begin; each of them has a line of its own."""
+_SCHEMA_MARK = manifest.SCHEMA.rpartition("/")[0].encode()
 
 
 class _Contents(NamedTuple):
-    """What a manifest or a journal says."""
+    """The content of a manifest or a journal."""
 
     facts: dict[str, object]
     entries: list[Entry]
@@ -56,9 +56,9 @@ def try_open(at: DumpPath) -> Dump | None:
         return None
     was_finished = name == MANIFEST
     path = at.path / name
-    text = _text(path)
+    text = _map_manifest(path)
     # Other programs use these file names too: it is ours if it says so, or lies beside shards.
-    if _MARK not in text[:200] and not any(map(manifest.is_shard_name, at.files)):
+    if _SCHEMA_MARK not in text[:200] and not any(map(manifest.is_shard_name, at.files)):
         return None
     with gc_paused():
         read = _read_manifest(path, text) if was_finished else _read_journal(path, bytes(text))
@@ -70,12 +70,14 @@ def try_open(at: DumpPath) -> Dump | None:
         problems=(*at.problems, *read.problems),
         interrupted=not was_finished,
         facts={key: value for key, value in read.facts.items() if value is not None},
-        files=frozenset(name for name in at.files if name in read.shards or _is_spare(at.path / name, was_finished)),
+        files=frozenset(
+            name for name in at.files if name in read.shards or _is_empty_shard(at.path / name, was_finished)
+        ),
     )
 
 
-def _is_spare(path: Path, was_finished: bool) -> bool:
-    """Whether a shard that no record names holds nothing: one is begun before its first tensor is complete."""
+def _is_empty_shard(path: Path, was_finished: bool) -> bool:
+    """Whether a shard that no record names holds nothing: a shard is begun before its first tensor is complete."""
     if not manifest.is_shard_name(path.name):
         return False
     try:
@@ -84,7 +86,7 @@ def _is_spare(path: Path, was_finished: bool) -> bool:
         return False
 
 
-def _text(path: Path) -> Bytes:
+def _map_manifest(path: Path) -> Bytes:
     data = map_file(path)
     if len(data) > _MAX_BYTES:
         raise BadFile(path, f"is {len(data):,} bytes long, which no manifest is")
@@ -95,7 +97,7 @@ def _read_manifest(path: Path, text: Bytes) -> _Contents:
     try:
         return _read_lines(path, text)
     except (BadFile, ValueError, RecursionError):
-        pass  # somebody else's layout, or something is wrong: the whole tells what
+        pass  # other formatting, or an error: parsing the whole text shows which
     try:
         facts = _without_schema(path, parse_json(bytes(text), path, "the manifest"))
     except BadFile as error:
@@ -112,16 +114,16 @@ def _read_manifest(path: Path, text: Bytes) -> _Contents:
 
 
 def _read_lines(path: Path, text: Bytes) -> _Contents:
-    """Read a manifest as our writer lays it out, a line a record, so that only one of them is in memory at a time.
+    """Read a manifest as our writer formats it, one record per line, so that only one of them is in memory at a time.
 
-    Of a million entries the records take more than all else. Whatever is not laid out so raises.
+    For a million entries, the records take more memory than everything else. Any other formatting raises an error.
     """
-    begin = text.find(_LIST)
-    facts = _without_schema(path, parse_json(text[: max(begin, 0)] + _LIST + b"]}", path, "the manifest"))
+    begin = text.find(_ENTRIES_MARK)
+    facts = _without_schema(path, parse_json(text[: max(begin, 0)] + _ENTRIES_MARK + b"]}", path, "the manifest"))
     facts.pop("entries")
     shards, entries = _Shards(path.parent, are_final=True), []
     lines = io.BytesIO(text) if isinstance(text, bytes) else text
-    lines.seek(begin + len(_LIST))
+    lines.seek(begin + len(_ENTRIES_MARK))
     for line in iter(lines.readline, b""):
         is_last = not line.endswith(b",\n")
         entries.append(shards.entry(STRICT_JSON.decode(line[: -1 if is_last else -2].decode()))[0])
@@ -145,13 +147,13 @@ def _without_schema(path: Path, content: object) -> dict[str, object]:
         raise BadFile(path, "does not say what schema it follows; capture it again")
     schema = content.pop("schema")
     if schema != manifest.SCHEMA:
-        said = f"{schema!r:.80}"
-        raise BadFile(path, f"follows the schema {said}, and we read {manifest.SCHEMA!r}; try a newer tensordiff")
+        shown = f"{schema!r:.80}"
+        raise BadFile(path, f"follows the schema {shown}, and we read {manifest.SCHEMA!r}; try a newer tensordiff")
     return content
 
 
 def _read_journal(path: Path, text: bytes) -> _Contents:
-    """Read all complete lines up to the first that is damaged."""
+    """Read all complete lines up to the first damaged one."""
     lines = (line[:-1] for line in io.BytesIO(text) if line.endswith(b"\n"))
     first = next(lines, b"")
     read, shards = _Contents({}, [], []), _Shards(path.parent, are_final=False)
@@ -186,7 +188,7 @@ def _add_line(path: Path, read: _Contents, shards: _Shards, where: str, line: ob
 class _Shard:
     file: MappedFile
     size: int
-    """Bytes the file holds; 0 where it is missing."""
+    """Bytes in the file; 0 if it is missing."""
     end: int = 0
     """Where the last tensor ends, by the records read so far."""
 
@@ -195,7 +197,7 @@ class _Shards:
     """The shards that the records of a manifest or a journal refer to."""
 
     def __init__(self, folder: Path, *, are_final: bool) -> None:
-        """``are_final`` says that the capture is over, and shards do not grow any more."""
+        """``are_final`` says that the capture is over, so that shards do not grow any more."""
         self._folder, self._are_final = folder, are_final
         self._shards: dict[str, _Shard] = {}
         self._seen: SlicedSet[EntryKey] = SlicedSet()
@@ -211,7 +213,7 @@ class _Shards:
         return self._shards.keys()
 
     def entry(self, record: object) -> tuple[Entry, bool]:
-        """Read a record, and whether its bytes are there. Two of one key, or that share bytes, are refused."""
+        """Read a record, and whether its bytes are there; raises if two records have one key, or share bytes."""
         entry, name, begin, end = manifest.parse_record(record, self._file, self._texts)
         shard = self._shards[name]
         if begin < shard.end:
@@ -233,7 +235,7 @@ class _Shards:
         return self._shards[name].file
 
     def forget_keys(self) -> None:
-        """All records are read: let go what tells them apart, of which there may be millions."""
+        """Free the keys of the records once all are read; there may be millions."""
         release(self._seen, self._texts)
 
     def problems(self) -> Iterator[Problem]:

@@ -1,15 +1,14 @@
 """``.npy`` and ``.npz`` files: one, or a folder of them.
 
-A ``.npy`` holds one array, named as the file is; its header is read when its entry is first asked, by
-our own bounded parser, which accepts only literals. Arrays of Python objects would need a pickle to be
-run, and structured, text and date arrays are not tensors: all are refused with a sentence.
+A ``.npy`` holds one array, named like the file; its header is read when its entry is first used, by our own bounded
+parser, which accepts only literals. Arrays of Python objects would require running a pickle, and structured, text and
+date arrays are not tensors: all of these are refused with a sentence.
 
-An ``.npz`` is a zip of such arrays. Those stored uncompressed, as ``numpy.savez`` leaves them, are
-mapped in place. Compressed ones are unpacked when read, and no more memory is taken than both the zip
-and the array's header claim.
+An ``.npz`` is a zip of such arrays. Uncompressed ones, as ``numpy.savez`` writes them, are mapped in place. Compressed
+ones are unpacked when read, and never into more memory than both the zip and the array's header claim.
 
-Neither kind is ``ordered``. An ``.npz`` keeps the order of the arguments of ``savez``, which is
-execution order only if the caller kept it, and nothing in the file says so.
+Neither kind is ``ordered``. An ``.npz`` keeps the order of the arguments of ``savez``, which is execution order only if
+the caller kept it, and nothing in the file says so.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_012  # numpy's own limit on the text, and twelve bytes before it
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}  # by major version
 _NUMBERS = re.compile(r"[<>|=]?[biufc]\d{1,2}")
-_BFLOAT16 = ("<V2", "|V2", "V2")  # the only type of two bytes that numpy itself has not
+_BFLOAT16 = ("<V2", "|V2", "V2")  # the only two-byte dtype that numpy itself lacks
 _MAX_BYTES = (1 << 63) - 1
 _LITTLE_ENDIAN = "save it little-endian, and it is read in place"
 _DOCUMENT = re.compile(
@@ -62,7 +61,7 @@ _DOCUMENT = re.compile(
 
 
 class NpyHeader(NamedTuple):
-    """What a header says of an array. ``stored`` is the dtype in the file, which may be big-endian."""
+    """The content of an array's header. ``stored`` is the dtype in the file, which may be big-endian."""
 
     spec: Spec
     stored: DType
@@ -71,11 +70,11 @@ class NpyHeader(NamedTuple):
 
     @property
     def total_bytes(self) -> int:
-        """How long header and values are together."""
+        """The length of header and values together."""
         return self.data_start + self.spec.nbytes
 
     def as_array(self, raw: Array) -> Array:
-        """The bytes behind the header as an array; a copy only where they are big-endian."""
+        """The bytes behind the header as an array; copied only if they are big-endian."""
         array = raw.view(self.stored).reshape(self.spec.shape, order="F" if self.is_fortran else "C")
         array = array.astype(self.spec.dtype, copy=False)
         array.flags.writeable = False
@@ -99,7 +98,7 @@ def parse_header(first_bytes: bytes, path: str | os.PathLike[str], subject: str)
 
 def _fields(text: bytes, path: str | os.PathLike[str], subject: str) -> tuple[object, bool, tuple[int, ...]]:
     try:
-        # latin-1 serves all versions: what lies outside ASCII can only be field names, and those we refuse.
+        # latin-1 works for all versions: only field names may hold other characters, and those are refused.
         fields = ast.literal_eval(text.decode("latin-1").strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise BadFile(path, f"{subject} has a header that is not a Python literal; dump it again") from error
@@ -154,7 +153,7 @@ class NpyFile:
         return self._header(open_buffer(self.path)).spec
 
     def read(self) -> Array:
-        """Map the values. The mapping lives only as long as the array, so that thousands of files are not kept open."""
+        """Map the values. The mapping lives only as long as the array, so that thousands of files do not stay open."""
         buffer = open_buffer(self.path)
         header = self._header(buffer)
         return _view(buffer, self.path, 0, header)
@@ -174,7 +173,7 @@ class NpzMember:
 
     @property
     def is_array(self) -> bool:
-        """Whether it begins as an array does, as numpy itself asks of members that are not named ``.npy``."""
+        """Whether it begins like an array, as numpy itself requires of members that are not named ``.npy``."""
         try:
             return self._first_bytes.startswith(MAGIC)
         except BadFile:
@@ -182,7 +181,7 @@ class NpzMember:
 
     @cached_property
     def spec(self) -> Spec:
-        """Shape and dtype, from the header; of a compressed array no more than that is unpacked."""
+        """Shape and dtype from the header; only that much of a compressed array is unpacked."""
         return self._header.spec
 
     def read(self) -> Array:
@@ -232,7 +231,7 @@ class NpzMember:
 
 
 def only_array(data: bytes, path: Path, subject: str) -> Array:
-    """The first array of an ``.npz`` that lies within another file."""
+    """The first array of an ``.npz`` that is embedded in another file."""
     zipped = map_zip(data, path)
     name = next(iter(zipped.rows), None)
     if name is None:
@@ -278,7 +277,7 @@ def open_npz(path: Path, prefix: str = "") -> FilePart:
 
 
 def _member_entry(name: str, member: NpzMember) -> Entry:
-    """JAX and flax join the keys of nested modules with slashes."""
+    """An entry for a member, whose name may contain slashes: JAX and flax join the keys of nested modules with them."""
     if "/" not in name:
         return entry(name, member)
     layer, port, call = place_of(name.split("/"))

@@ -1,16 +1,15 @@
 """``.safetensors`` files: one, or a folder of them. Only headers are read on opening.
 
-A file is an 8-byte length, a JSON header of that length, and the tensors' bytes. A header is believed
-whole or not at all: one tensor outside the file, over another, or of another size than its shape
-refuses the file. Gaps between tensors are allowed, since some writers align. A dtype we do not know
-refuses its own tensor and no other.
+A file is an 8-byte length, a JSON header of that length, and the tensors' bytes. A header is trusted as a whole or not
+at all: a single tensor that lies outside the file, overlaps another, or has another size than its shape refuses the
+file. Gaps between tensors are allowed, since some writers align. An unknown dtype refuses only its own tensor.
 
-A header may have a hundred thousand rows, so a valid one is parsed and checked by msgspec in one go.
-Any other header is then parsed row by row, which is slower and says what is wrong.
+A header may have a hundred thousand rows, so a valid one is parsed and checked by msgspec in one go. Any other header
+is then parsed row by row, which is slower and says what is wrong.
 
-The common library sorts tensors by dtype and name as it writes, so the order in a file says nothing of
-execution: the dump is not ``ordered``, unless the ``__metadata__`` of every file has ``order``, a JSON
-list of all its names as they were executed.
+The common library sorts tensors by dtype and name when it writes, so the order in a file says nothing about execution:
+the dump is not ``ordered``, unless the ``__metadata__`` of every file has ``order``, a JSON list of all its names as
+they were executed.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from tensordiff.dump.files import (
     view_buffer,
 )
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
-from tensordiff.dump.manifest import FACTS, SCHEMA, is_shard_name, split_shard_key
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
+from tensordiff.dump.native.manifest import FACTS, SCHEMA, is_shard_name, split_shard_key
 from tensordiff.dump.readers import Format
 from tensordiff.errors import BadFile
 from tensordiff.util.garbage_collector import gc_paused
@@ -57,7 +56,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class RawRow(msgspec.Struct, frozen=True, gc=False):
-    """One row of a header as it is parsed. The metadata parses as one too, without offsets."""
+    """One row of a header as it is parsed. The metadata parses as one, too, without offsets."""
 
     dtype: str = ""
     shape: tuple[Count, ...] = ()
@@ -75,14 +74,14 @@ _METADATA = "__metadata__"
 
 
 def parse_valid_header(text: bytes) -> tuple[dict[str, RawRow], dict[str, str]] | None:
-    """All rows by name, and the metadata; None where the header is not perfectly regular."""
+    """All rows by name, and the metadata; None if the header is not perfectly regular."""
     try:
         raw_rows, metadata = _rows_decoder.decode(text), _metadata_decoder.decode(text).metadata
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     raw_rows.pop(_METADATA, None)
-    # A key given twice would be lost in parsing. Without escapes each word stands in the text once for every time it
-    # is a field, so the counts tell.
+    # Parsing would lose a repeated key. Without escapes, each field name occurs in the text exactly as often as it is a
+    # field, so counting finds repetitions.
     is_regular = b"\\" not in text and all(text.count(field) == len(raw_rows) for field in _FIELDS)
     return (raw_rows, metadata) if is_regular and text.count(b'"__metadata__"') <= 1 else None
 
@@ -101,7 +100,7 @@ _BITS = {code: dtype.itemsize * 8 for code, dtype in CODES.items()} | {"F4": 4, 
 
 
 class Row(NamedTuple):
-    """What a header says of one tensor; offsets count from the end of the header."""
+    """A header's row for one tensor; offsets count from the end of the header."""
 
     begin: int
     end: int
@@ -188,7 +187,7 @@ def _row(path: Path, name: str, row: Any) -> Row:
 
 
 def _is_shape(shape: Any) -> bool:
-    """A bool is an int to Python, and no dimension."""
+    """Whether a value is a list of dimensions. A bool is an int in Python, but no dimension."""
     is_counts = type(shape) is list and len(shape) <= MAX_RANK and {int}.issuperset(map(type, shape))
     return is_counts and min(shape, default=0) >= 0
 
@@ -215,7 +214,7 @@ def _check_offsets(path: Path, rows: list[Row], data_bytes: int) -> None:
 SUFFIX = ".safetensors"
 _ORDER = "order"
 FACTS_KEY = "tensordiff.facts"
-"""Under which the metadata of a converted dump has the facts of its run, as JSON."""
+"""The metadata key under which a converted dump has the facts of its run, as JSON."""
 _IN_PLACE = {code: dtype for code, dtype in CODES.items() if code != "F4"}
 
 
@@ -228,7 +227,7 @@ class _Tensor(NamedTuple):
 
     @property
     def spec(self) -> Spec:
-        """Shape and dtype, unless the dtype is one we do not read."""
+        """Shape and dtype; raises for a dtype that we do not read."""
         dtype = CODES.get(self.row.code)
         if dtype is None:
             raise self._refusal()
@@ -250,7 +249,7 @@ class _Tensor(NamedTuple):
         return _unpack(view_buffer(file.buffer, file.path, data_start + begin, packed), self.spec)
 
     def contiguous(self) -> FileTensor | None:
-        """The same tensor by its place in the file; None where its values are packed."""
+        """The same tensor by its position in the file; None if its values are packed."""
         dtype = _IN_PLACE.get(self.row.code)
         place = self.data_start + self.row.begin
         return None if dtype is None else FileTensor(self.file, place, Spec(self.row.shape, dtype))
@@ -262,7 +261,7 @@ class _Tensor(NamedTuple):
 
 
 def _unpack(packed: Array, spec: Spec) -> Array:
-    """Two 4-bit floats a byte, the first in the low bits, as torch's ``float4_e2m1fn_x2`` keeps them."""
+    """Unpack two 4-bit floats per byte, the first in the low bits, as torch's ``float4_e2m1fn_x2`` stores them."""
     values = np.stack((packed & 0xF, packed >> 4), axis=-1).view(spec.dtype).reshape(spec.shape)
     values.flags.writeable = False
     return values
@@ -276,13 +275,13 @@ def try_open(at: DumpPath) -> Dump | None:
     if not names:
         return None
     dump = open_parts(at, "safetensors", names, open_file)
-    # Shards of our own without what says which of them there are: what is missing is not known.
+    # Shards of our own without a manifest or journal: nobody knows what is missing.
     is_part = dump.facts.get("schema") == SCHEMA and any(map(is_shard_name, names))
     return replace(dump, interrupted=True) if is_part else dump
 
 
 def _is_ours(at: DumpPath) -> bool:
-    """By suffix, or by its header: the Hugging Face cache names its files by hash."""
+    """Whether it is a safetensors file, by suffix or by header: the Hugging Face cache names files by hash."""
     if at.path.name.lower().endswith(SUFFIX):
         return True
     return at.head[8:10] == b'{"' and int.from_bytes(at.head[:8], "little") <= MAX_HEADER_BYTES
@@ -301,7 +300,7 @@ def open_file(path: Path) -> FilePart:
     except BadFile as error:
         problems.append(Problem(path.name, error.problem))
     is_ordered = False
-    if order is not None:  # which may be right where the facts are not
+    if order is not None:  # it may be right even if the facts are not
         try:
             entries, is_ordered = _in_order(path, [row.name for row in header.rows], entries, order), True
         except BadFile as error:
@@ -310,10 +309,10 @@ def open_file(path: Path) -> FilePart:
 
 
 def _entry(key: str, stored: _Tensor) -> Entry:
-    """By its name; of a file that was converted the key says step and call where the name does not."""
-    if "#" not in key or (told := split_shard_key(key)) is None:
+    """An entry by its name; in a converted file, the key contains step and call if the name does not."""
+    if "#" not in key or (parts := split_shard_key(key)) is None:
         return entry(key, stored)
-    return entry(told.name, stored, told.step)._replace(call=told.call)
+    return entry(parts.name, stored, parts.step)._replace(call=parts.call)
 
 
 def _facts(path: Path, metadata: Mapping[str, str]) -> dict[str, object]:
@@ -327,7 +326,7 @@ def _facts(path: Path, metadata: Mapping[str, str]) -> dict[str, object]:
 
 
 def _in_order(path: Path, keys: list[str], entries: list[Entry], order: str) -> list[Entry]:
-    """The entries as ``order`` lists them; a list that does not name each once orders nothing."""
+    """The entries as ``order`` lists them; a list that does not name each once is refused."""
     names = parse_json(order.encode(errors="surrogatepass"), path, "the order in its __metadata__")
     by_name = dict(zip(keys, entries, strict=True))
     is_names = isinstance(names, list) and all(isinstance(name, str) for name in names)

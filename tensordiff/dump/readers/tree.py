@@ -1,18 +1,17 @@
-"""A tree of folders with one tensor a file: ``layers/0/mlp.npy`` beside ``layers/0/mlp/down_proj.npy``.
+"""A tree of folders with one tensor per file: ``layers/0/mlp.npy`` beside ``layers/0/mlp/down_proj.npy``.
 
-A tensor is called by the path that leads to its file, with dots. There is no order of execution.
+A tensor is named by the path that leads to its file, with dots. There is no execution order.
 """
 
 from __future__ import annotations
 
-from tensordiff.dump.folders import RANK_FOLDER, DumpPath
+from tensordiff.dump.folders import RANK_FOLDER, DumpPath, list_tree, unused
 from tensordiff.dump.leftovers import is_named_as_tensors
 from tensordiff.dump.model import Dump, Entry, StoredTensor, entry
 from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.npy import NpyFile
 from tensordiff.dump.readers.torch.reader import TorchFile
 from tensordiff.dump.readers.torch.walk import port_of_key
-from tensordiff.dump.tree import list_tree, unused
 from tensordiff.errors import BadFile
 
 FORMAT = "tree"
@@ -29,7 +28,7 @@ _SUFFIXES = (".npy", ".pt", ".pth")
 
 
 def try_open(at: DumpPath) -> Dump | None:
-    """Open a folder whose tensor files are all of one kind, some of them in folders below."""
+    """Open a folder whose tensor files are all of one kind, some of them in subfolders."""
     if not at.is_folder or not any(not name.startswith(".") for name in at.folders) or _are_steps(at):
         return None
     if any(is_named_as_tensors(name) and not _suffix(name) for name in at.files):
@@ -68,7 +67,7 @@ def _is_one_tensor(at: DumpPath, file: str) -> bool:
 
 def _entries(at: DumpPath, files: list[str], suffix: str) -> tuple[Entry, ...]:
     ports = {file: port_of_key(file.rpartition("/")[2][: -len(suffix)]) for file in files}
-    are_ports = None not in ports.values()  # then a folder is a layer, and its files are what it took and gave
+    are_ports = None not in ports.values()  # then a folder is a layer, and its files are inputs and outputs
     entries = []
     for file in files:
         folder, _, name = file.rpartition("/")

@@ -1,18 +1,17 @@
-"""What MAX's ``verify_layers`` tool leaves: ``torch_layers/`` or ``max_layers/``.
+"""The output of MAX's ``verify_layers`` tool: ``torch_layers/`` or ``max_layers/``.
 
-Each is a folder of one tensor a file, ``{layer}_input_{i}`` and ``{layer}_output[_{i}]``, beside
-``layer_metadata.json``; the parent has ``module_names_torch.txt`` or ``module_names_max.txt``, the
-layers as they ran.
+Each is a folder with one tensor per file, ``{layer}_input_{i}`` and ``{layer}_output[_{i}]``, beside
+``layer_metadata.json``. The parent folder has ``module_names_torch.txt`` or ``module_names_max.txt``, the layers in the
+order they ran.
 
-The metadata names each layer, its class, and for every input and output the file and the port. Paths in
-it are those of the machine that wrote it, so only the file's name is used, and only for files that are
-there. A file's name is parsed only where the metadata says nothing, since a layer may itself be called
-``a_input_b``.
+The metadata gives each layer, its class, and the file and port of every input and output. Its paths are those of the
+machine that wrote it, so only file names are used, and only of files that exist. A file's name is parsed only if the
+metadata says nothing, since a layer may itself be called ``a_input_b``.
 
-Order comes from the list, else from the metadata, where layers stand as they completed. Torch lists leaf
-layers as they end, so a leaf's inputs come right before its outputs. MAX lists all layers as they begin,
-and its metadata has them as they end: from both, inputs stand where a layer began and outputs where it
-ended. A layer that ran more than once overwrote its tensors, so only its last run counts.
+The order comes from the list, otherwise from the metadata, which has layers as they completed. Torch lists leaf layers
+as they end, so a leaf's inputs come right before its outputs. MAX lists all layers as they begin, and its metadata has
+them as they end: from both, inputs are placed where a layer began and outputs where it ended. A layer that ran more
+than once overwrote its tensors, so only its last run counts.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class LayerPort(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """What the metadata file says. ``ports`` has file stems for keys, ``classes`` is in order of completion."""
+    """The content of the metadata file. ``ports`` has file stems as keys, ``classes`` is in order of completion."""
 
     ports: dict[str, LayerPort]
     classes: dict[str, str | None]
@@ -101,13 +100,13 @@ def _ports(layer: str, about: dict[str, object]) -> Iterator[tuple[str, LayerPor
         rows = about.get(f"{kind}s")
         for row in rows if isinstance(rows, list) else ():
             stem = _stem(row) if isinstance(row, dict) else None
-            # The tool makes a file's name from layer and port; where they do not agree, the row is damaged.
+            # The tool makes a file's name from layer and port; if they do not agree, the row is damaged.
             if stem and (port := port_of(stem, layer)) and port.startswith(kind):
                 yield stem, LayerPort(layer, port)
 
 
 def port_of(stem: str, layer: str) -> str | None:
-    """What follows a layer's name in a file's, if the file's begins with it."""
+    """The part after a layer's name in a file's name, if that begins with it."""
     for spelling in (layer, mangle(layer)):
         rest = stem.removeprefix(f"{spelling}_")
         if rest != stem and _PORT.match(rest):
@@ -116,7 +115,10 @@ def port_of(stem: str, layer: str) -> str | None:
 
 
 def _stem(row: dict[str, object]) -> str | None:
-    """Torch's rows give a file's path; MAX's give a label, under ``name`` unless that is an argument's."""
+    """The stem of a row's file.
+
+    Torch's rows give a file's path; MAX's give a label, under ``name`` unless that is an argument's.
+    """
     if file := _text(row.get("file")):
         return re.split(r"[\\/]", file)[-1].removesuffix(".pt").removesuffix(".max")
     label = _text(row.get("file_name")) or _text(row.get("name"))
@@ -144,15 +146,15 @@ def events_of_nested(began: list[str], ended: Iterable[str]) -> list[LayerEvent]
     counts = Counter(began)
     # A layer in only one of the lists, or run twice, cannot be nested: it is treated as a leaf.
     ends = [layer for layer in ended if counts[layer] == 1]
-    return list(_nest(last_runs(began), ends))
+    return list(_nested_events(last_runs(began), ends))
 
 
 def last_runs(layers: list[str]) -> list[str]:
-    """Each layer once, where it stands last."""
+    """Each layer once, at its last position."""
     return list(dict.fromkeys(reversed(layers)))[::-1]
 
 
-def _nest(began: list[str], ends: list[str]) -> Iterator[LayerEvent]:
+def _nested_events(began: list[str], ends: list[str]) -> Iterator[LayerEvent]:
     nested = set(ends)
     still_open: list[str] = []
     next_end = 0
@@ -197,7 +199,7 @@ def _refuse_both(at: DumpPath) -> None:
 
 
 def _is_ours(at: DumpPath, list_path: Path) -> bool:
-    """By the metadata, which is written last, or else by the folder's name and the list beside it."""
+    """By the metadata, which is written last, otherwise by the folder's name and the list beside it."""
     has_our_name = at.path.resolve().name in _FOLDERS
     return METADATA in at.files or (has_our_name and _is_file(list_path))
 
@@ -235,7 +237,7 @@ def _open(at: DumpPath, files: list[str], suffix: str, list_path: Path) -> Dump:
 
 
 def _read_list(path: Path) -> tuple[list[str], list[Problem]]:
-    """The layers as they ran; empty where there is no list."""
+    """The layers as they ran; empty if there is no list."""
     if not os.path.isfile(path):  # noqa: PTH113
         return [], []
     try:
@@ -292,7 +294,7 @@ def _assign_files(
 
 
 def _guess(stem: str, known: dict[str, str]) -> LayerPort:
-    """From a file's name alone: the longest layer name we know that it begins with, else as names are parsed."""
+    """Layer and port from a file's name alone: the longest known layer it begins with, else by parsing the name."""
     for cut in reversed([found.start() for found in _CUT.finditer(stem)]):
         layer = known.get(stem[:cut])
         if layer is not None and (port := port_of(stem, layer)):

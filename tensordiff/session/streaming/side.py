@@ -28,13 +28,13 @@ from tensordiff.compare.judge.parents import parent_of
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.files import FileTensor
-from tensordiff.dump.manifest import shard_name
 from tensordiff.dump.model import CallKey, EntryKey, LiveTensor, Spec
-from tensordiff.dump.writer import write_manifest
+from tensordiff.dump.native.manifest import shard_name
+from tensordiff.dump.native.writer import write_manifest
 from tensordiff.errors import CaptureError, ReleasedError, printable
 from tensordiff.session.streaming.options import StreamOptions
-from tensordiff.util.claimed_folders import make_claimed_folder
 from tensordiff.util.sizes import format_bytes
+from tensordiff.util.temporary_folders import make_claimed_folder
 
 FollowRun = Callable[[Run, str], Done]
 """Follows a run to its end and shows its progress; the text names the side."""

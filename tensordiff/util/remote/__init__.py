@@ -1,6 +1,6 @@
-"""Files in object stores and on servers, as fsspec reaches them: paths, stores, ranges of bytes, uploads.
+"""Files in object stores and on servers, through fsspec: paths, stores, byte ranges, uploads.
 
-Importing this loads nothing of fsspec: that happens when the first remote path is asked for something.
+Importing this package does not load fsspec; that happens on the first access to a remote path.
 """
 
 from tensordiff.util.remote.paths import RemotePath, is_url, known_remote, refuse_url, user_path

@@ -1,9 +1,8 @@
 """Paths that are URLs: ``s3://bucket/dump``, ``https://host/file.safetensors``, ``ssh://host/folder``.
 
-A ``RemotePath`` is a ``Path``, so that a reader joins, names and tests it as any other. What it shows is never a
-secret: a password and whatever follows a ``?`` are left out of it and kept here, for the store alone. Nothing but
-what a person gave as a path of theirs (``user_path``) and what lies below it is ever connected to: a URL that stands
-in a dump's own files is text.
+A ``RemotePath`` is a ``Path``, so a reader joins, names and tests it like any other. Its text never shows a secret: the
+password and everything after a ``?`` are removed from it and kept here, for the store alone. Only paths that a person
+gave (``user_path``) and what lies below them are ever connected to: a URL inside a dump's own files is just text.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ _LOCAL = ("file", "local")
 
 
 def is_url(text: str) -> bool:
-    """Whether text begins as a URL does; a source (``hf:…``) does not."""
+    """Whether text begins like a URL; a source (``hf:…``) does not."""
     return _URL.match(text) is not None
 
 
-def user_path(given: str | os.PathLike[str]) -> Path:
+def user_path(path: str | os.PathLike[str]) -> Path:
     """The path that a person gave, which may be a URL. Only these, and what lies below them, are connected to."""
-    if isinstance(given, RemotePath):
-        return given
-    text = os.fspath(given)
+    if isinstance(path, RemotePath):
+        return path
+    text = os.fspath(path)
     _refuse_chain(text)
     if not is_url(text):
-        return Path(given)
+        return Path(path)
     keep_secrets(text)
     parts = _split(text)
     if parts.scheme.lower() in _LOCAL:
@@ -54,14 +53,14 @@ def user_path(given: str | os.PathLike[str]) -> Path:
 
 
 def check_url(text: str) -> None:
-    """Refuse what ``user_path`` would, of a text that may not be what the person will give in the end."""
+    """Raise as ``user_path`` would, for a text that may not be the final one."""
     _refuse_chain(text)
     if is_url(text):
         _split(text)
 
 
 def _split(url: str) -> SplitResult:
-    """The parts of a URL. What is wrong with it is said without what it says, which may be a secret."""
+    """The parts of a URL. An error does not show the URL, which may hold a secret."""
     scheme, _, rest = url.partition("://")
     if has_misplaced_password(rest):
         why = "its password holds one of / ? # as it is; write these as %2F %3F %23"
@@ -73,7 +72,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _refuse_chain(text: str) -> None:
-    """Refuse URLs that lead to each other; what they say is not shown, since any of them may hold a secret."""
+    """Refuse chained URLs. The error does not show them, since any of them may hold a secret."""
     if _CHAIN.match(text):
         schemes = "::".join(part.partition(":")[0] for part in text.split("::"))
         raise NotADump(
@@ -83,7 +82,7 @@ def _refuse_chain(text: str) -> None:
 
 
 class GivenUrl(NamedTuple):
-    """A URL as it was given, with what is not shown of it."""
+    """A URL as it was given, including the parts that are not shown."""
 
     address: str
     query: str
@@ -91,7 +90,7 @@ class GivenUrl(NamedTuple):
 
 
 _given: dict[RemotePath, GivenUrl] = {}
-"""What the user gave, by what is shown of it."""
+"""The URLs that the user gave, by their shown text."""
 _folders: dict[RemotePath, GivenUrl] = {}
 """The folders that these lie in: some formats keep a list of names, or a config, beside the dump."""
 
@@ -105,7 +104,7 @@ def _register(shown: RemotePath, given: GivenUrl) -> None:
 
 
 def given_url(path: RemotePath) -> tuple[GivenUrl, tuple[str, ...]] | None:
-    """The URL that a path lies below, and the names that lead from there to it; None where nobody gave one."""
+    """The URL that a path lies below, and the names that lead from there to it; None if nobody gave such a URL."""
     for known in (_given, _folders):
         for above in (path, *path.parents):
             if (given := known.get(above)) is not None:
@@ -114,7 +113,7 @@ def given_url(path: RemotePath) -> tuple[GivenUrl, tuple[str, ...]] | None:
 
 
 def known_remote(text: str | os.PathLike[str]) -> RemotePath | None:
-    """The remote path that text is, where it lies below one that the user gave; None for every other text."""
+    """The remote path that a text means, if it lies below one that the user gave; None for any other text."""
     if isinstance(text, RemotePath):
         return text
     if not _given or not isinstance(text, str) or not is_url(text):
@@ -125,8 +124,8 @@ def known_remote(text: str | os.PathLike[str]) -> RemotePath | None:
 
 def without_secrets(path: RemotePath, message: str) -> str:
     """A store's message without the secrets of the URL that it is about."""
-    found = given_url(path)
-    for secret in found[0].secrets if found else ():
+    given = given_url(path)
+    for secret in given[0].secrets if given else ():
         message = message.replace(secret, "…")
     return message
 
@@ -157,16 +156,16 @@ class RemotePath(PosixPath):
 
     def is_file(self, **_: Any) -> bool:
         """Whether it is a file."""
-        found = self._info()
-        return found is not None and not found.is_folder
+        info = self._info()
+        return info is not None and not info.is_folder
 
     def is_dir(self, **_: Any) -> bool:
         """Whether it is a folder."""
-        found = self._info()
-        return found is not None and found.is_folder
+        info = self._info()
+        return info is not None and info.is_folder
 
     def is_symlink(self) -> bool:
-        """Stores have no links."""
+        """False: stores have no links."""
         return False
 
     def samefile(self, other_path: str | os.PathLike[str]) -> bool:
@@ -174,34 +173,34 @@ class RemotePath(PosixPath):
         return self == other_path
 
     def stat(self, **_: Any) -> os.stat_result:
-        """Size and a number that changes with the content; nothing else is known."""
-        found = self._info()
-        if found is None:
+        """The size, and a number that changes with the content; nothing else is known."""
+        info = self._info()
+        if info is None:
             raise FileNotFoundError(2, "no such file or folder", str(self))
-        kind = stat.S_IFDIR if found.is_folder else stat.S_IFREG
-        numbers = (kind | 0o444, 0, 0, 1, 0, 0, found.size, 0, 0, 0)
-        return os.stat_result(numbers, {"st_mtime_ns": found.version, "st_ctime_ns": found.version})
+        kind = stat.S_IFDIR if info.is_folder else stat.S_IFREG
+        numbers = (kind | 0o444, 0, 0, 1, 0, 0, info.size, 0, 0, 0)
+        return os.stat_result(numbers, {"st_mtime_ns": info.version, "st_ctime_ns": info.version})
 
     def iterdir(self) -> Iterator[RemotePath]:  # type: ignore[override]
-        """What lies in the folder."""
+        """The content of the folder."""
         from tensordiff.util.remote.store import listing
 
         return (self / name for name in listing(self))
 
     def absolute(self) -> RemotePath:
-        """A URL is absolute."""
+        """The path itself: a URL is absolute."""
         return self
 
     def resolve(self, strict: bool = False) -> RemotePath:  # noqa: ARG002 - as Path has it
-        """Stores have no links."""
+        """The path itself: stores have no links."""
         return self
 
     def expanduser(self) -> RemotePath:
-        """A URL has no home folder."""
+        """The path itself: a URL has no home folder."""
         return self
 
     def mkdir(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse to make a local folder of this name."""
+        """Refuse to create a local folder of this name."""
         raise _only_read(self)
 
     def open(self, *_: Any, **__: Any) -> NoReturn:
@@ -209,12 +208,12 @@ class RemotePath(PosixPath):
         raise _only_read(self)
 
     def touch(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse to make a local file of this name."""
+        """Refuse to create a local file of this name."""
         raise _only_read(self)
 
 
 def refuse_url(path: str | os.PathLike[str]) -> None:
-    """Refuse a URL where a local file is to be written: its text would be the name of a local folder."""
+    """Refuse a URL where a local file is to be written: its text would become the name of a local folder."""
     if is_url(os.fspath(path)):
         raise _only_read(user_path(path))
 

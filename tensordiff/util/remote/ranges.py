@@ -1,9 +1,9 @@
-"""A remote file's bytes by range: blocks that are kept, read ahead where reading is in order, and large tensors apart.
+"""Byte ranges of a remote file: cached blocks, read-ahead, and parallel reads of large tensors.
 
-``RangeFile`` stands where a mapped file would. It is no buffer on purpose: code that would read it as memory fails
-at once, instead of reading what was never fetched. Small reads go through blocks of one mebibyte, of which a bounded
-number is kept for all files together. A tensor of many blocks is fetched in parallel pieces into memory, or, where it
-is large, into a file that has no name and is gone with the process.
+``RangeFile`` takes the place of a mapped file. It is deliberately no buffer: code that treats it as memory fails at
+once, instead of reading bytes that were never fetched. Small reads go through blocks of one mebibyte, of which a
+bounded number is cached for all files together. A tensor of many blocks is fetched in parallel pieces, into memory or,
+if it is large, into a file that has no name and disappears with the process.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 20
 KEPT_BYTES = 256 << 20
-"""Blocks of all files that are kept in memory."""
+"""Bytes of blocks, of all files, that are kept in memory."""
 PIECE = 8 << 20
-"""Bytes of one request of a large read, and of what is read ahead."""
+"""Bytes of one request of a large read, and the most that is read ahead at a time."""
 AT_ONCE = 8
-"""Requests that are under way at a time."""
-_LARGE = 8 * BLOCK  # from here on a read does not go through blocks
-_ON_DISK = 64 << 20  # from here on it is kept in a file rather than in memory
+"""How many requests are under way at the same time."""
+_LARGE = 8 * BLOCK  # reads of this size or more do not go through blocks
+_ON_DISK = 64 << 20  # reads of this size or more are kept in a file rather than in memory
 _MOST_AHEAD = 16 * BLOCK
 _SIBLINGS = 32  # files of a folder whose first block is fetched ahead
 
 
 @cache
 def pool() -> ThreadPoolExecutor:
-    """Threads that wait for stores."""
+    """The threads that wait for stores."""
     return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tensordiff-store")
 
 
@@ -66,9 +66,9 @@ class RangeFile:
         return self._read(start, max(start, end))
 
     def rfind(self, mark: bytes, start: int, end: int) -> int:
-        """Where a mark begins last, between two positions; -1 where it does not."""
-        found = self[start:end].rfind(mark)
-        return found if found < 0 else start + found
+        """The last position of ``mark`` between two positions; -1 if there is none."""
+        at = self[start:end].rfind(mark)
+        return at if at < 0 else start + at
 
     def array(self, start: int, nbytes: int) -> NDArray[Any]:
         """Bytes as a read-only array."""
@@ -79,7 +79,7 @@ class RangeFile:
         return np.frombuffer(self._on_disk(start, start + nbytes), np.uint8)
 
     def whole(self) -> Mapping | bytes:
-        """All of it, for formats whose readers need a local file."""
+        """The whole file, for formats whose readers need a local one."""
         if self.size < _ON_DISK:
             return self._read(0, self.size)
         mapping = self._whole() if self._whole is not None else None
@@ -100,7 +100,7 @@ class RangeFile:
         return data[start - first * BLOCK : end - first * BLOCK]
 
     def _read_ahead(self, first: int, end: int) -> None:
-        """Where blocks are read one after the other, the next ones are asked for already, more each time."""
+        """Request the next blocks already if blocks are read in order, more of them each time."""
         if first == 0 and end == 1 and self._next < 0:
             _siblings.read_ahead(self.path)
         if first == self._next and end > first:
@@ -113,7 +113,7 @@ class RangeFile:
     # --- large reads: in parallel pieces -------------------------------------------------------------
 
     def _pieces(self, start: int, end: int) -> Iterator[bytes]:
-        """The bytes in order; no more pieces than are fetched at once wait to be taken."""
+        """The bytes in order; at most ``AT_ONCE`` pieces wait to be taken."""
         waiting: list[Future[bytes]] = []
         starts = iter(range(start, end, PIECE))
         try:
@@ -153,7 +153,7 @@ def spill_folder() -> Path:
 
 
 class _Blocks:
-    """The blocks of all files that were read lately, or are on their way."""
+    """The blocks, of all files, that were read recently or are being fetched."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[RemotePath, int, int], Future[bytes]] = OrderedDict()
@@ -161,13 +161,13 @@ class _Blocks:
         self._lock = threading.Lock()
 
     def fetch(self, file: RangeFile, first: int, end: int) -> list[Future[bytes]]:
-        """Blocks ``first`` up to ``end``; neighbours that are not there yet come by one request."""
+        """The blocks from ``first`` up to ``end``; missing neighbours are fetched by one request."""
         end = min(end, -(-file.size // BLOCK))
         with self._lock:
             keys = [(file.path, file.size, number) for number in range(first, end)]
             missing = [key[2] for key in keys if not self._has(key)]
             for run in _runs(missing):
-                self._ask(file, run)
+                self._request(file, run)
             for key in keys:
                 self._kept.move_to_end(key)
             waits = [self._kept[key] for key in keys]
@@ -177,11 +177,11 @@ class _Blocks:
             return waits
 
     def _has(self, key: tuple[RemotePath, int, int]) -> bool:
-        """A block that could not be fetched is asked for again."""
+        """Whether a block is there or on its way; one that could not be fetched is requested again."""
         kept = self._kept.get(key)
         return kept is not None and not (kept.done() and kept.exception() is not None)
 
-    def _ask(self, file: RangeFile, run: range) -> None:
+    def _request(self, file: RangeFile, run: range) -> None:
         start, end = run.start * BLOCK, min(run.stop * BLOCK, file.size)
         whole = pool().submit(store.read, file.path, start, end, file.size)
         for number in run:
@@ -189,7 +189,7 @@ class _Blocks:
             key = file.path, file.size, number
             self._kept_bytes += 0 if key in self._kept else _block_bytes(file.size, number)
             self._kept[key] = part
-            whole.add_done_callback(_hand_on(part, (number - run.start) * BLOCK))
+            whole.add_done_callback(_copy_slice(part, (number - run.start) * BLOCK))
 
     def clear(self) -> None:
         """Forget all blocks."""
@@ -202,7 +202,7 @@ def _block_bytes(size: int, number: int) -> int:
     return min(BLOCK, size - number * BLOCK)
 
 
-def _hand_on(part: Future[bytes], at: int) -> Any:
+def _copy_slice(part: Future[bytes], at: int) -> Any:
     def done(whole: Future[bytes]) -> None:
         if (error := whole.exception()) is not None:
             part.set_exception(error)
@@ -213,7 +213,7 @@ def _hand_on(part: Future[bytes], at: int) -> Any:
 
 
 def _runs(numbers: list[int]) -> Iterator[range]:
-    """Numbers in ascending order as ranges of neighbours, none longer than a piece."""
+    """Ascending numbers as ranges of consecutive ones, none longer than a piece."""
     begin = 0
     for k in range(1, len(numbers) + 1):
         is_end = k == len(numbers) or numbers[k] != numbers[k - 1] + 1 or k - begin >= PIECE // BLOCK
@@ -223,14 +223,14 @@ def _runs(numbers: list[int]) -> Iterator[range]:
 
 
 class _Siblings:
-    """Files of a folder that are opened one after the other, as those of a dump of one tensor a file are."""
+    """Reads ahead in folders whose files are opened one after the other: dumps with one tensor per file."""
 
     def __init__(self) -> None:
         self._reads: dict[Path, int] = {}
         self._lock = threading.Lock()
 
     def read_ahead(self, path: RemotePath) -> None:
-        """Ask for the first block of files after this one, more with every file of the folder that is opened."""
+        """Request the first block of the files that follow this one, more with each file that is opened."""
         with self._lock:
             ahead = self._reads[path.parent] = min(2 * self._reads.get(path.parent, 0) or 1, _SIBLINGS)
         if ahead < 4:

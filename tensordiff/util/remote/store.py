@@ -1,8 +1,8 @@
-"""What a store holds and gives: listings, sizes and ranges of bytes, through fsspec, tried again where it fails.
+"""Listings, sizes and byte ranges of a store, through fsspec, with retries.
 
-Credentials are found by the store's own library, where it looks for them; none passes through here. A store that
-fails again and again ends the command (``StoreError``), since every later tensor would wait for it, too; one file
-that is missing or forbidden is a ``BadFile`` as on a disk.
+The store's own library finds the credentials where it usually looks; none passes through here. A store that keeps
+failing ends the command (``StoreError``), since every later tensor would have to wait for it, too. A single file that
+is missing or forbidden is a ``BadFile``, as on a disk.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from tensordiff.util.remote.paths import RemotePath, given_url, without_secrets
 
 T = TypeVar("T")
 TRIES = 4
-"""How often something is asked of a store before it is said to fail."""
+"""How often a request is tried before the store is said to fail."""
 FIRST_WAIT_S = 0.2
-"""Before the second try; each later wait is twice as long, and a little random."""
+"""The wait before the second try; each later wait is twice as long, and slightly random."""
 _UNKNOWN_KIND = "Protocol not known"
-"""What fsspec says of a scheme that it does not know."""
+"""What fsspec says about a scheme that it does not know."""
 _INSTALL = "pip install 'tensordiff[remote]'"
 HTTP = ("http:", "https:")
 _S3 = ("s3:", "s3a:")
 CONNECT_S = 10
 SILENT_S = 15
-"""How long a store may say nothing before a try has failed. A store that hangs is given up after some two minutes."""
+"""How long a store may be silent before a try has failed. A store that hangs is given up after some two minutes."""
 _FINAL = re.compile(r"(?i)credential|access denied|forbidden|unauthorized|invalidaccesskey|signature|no such bucket")
 _UNABLE = (405, 501)
-"""What a web server answers to a kind of request that it does not know."""
+"""The answers of a web server to a kind of request that it does not support."""
 _NO_BUCKET = re.compile(r"(?i)bucket does not exist|NoSuchBucket|no such bucket")
 _BAD_URL = re.compile(r"(?i)param\w* ?validation|invalid bucket name")
 
 
 class FileInfo(NamedTuple):
-    """What a store says of a file or folder."""
+    """What a store says about a file or folder."""
 
     size: int
     is_folder: bool
     version: int
-    """Changes where the content does, as far as the store says."""
+    """A number that changes with the content, as far as the store says."""
 
 
-class Place(NamedTuple):
+class StoreLocation(NamedTuple):
     """Where a path lies: fsspec's filesystem and the name in it."""
 
     filesystem: Any
@@ -58,13 +58,13 @@ class Place(NamedTuple):
 _lock = threading.Lock()
 _listings: dict[RemotePath, dict[str, FileInfo]] = {}
 _infos: dict[RemotePath, FileInfo | None] = {}
-_places: dict[str, Place] = {}
+_locations: dict[str, StoreLocation] = {}
 requests: dict[str, int] = {"connect": 0, "list": 0, "info": 0, "read": 0, "write": 0}
-"""How often stores were asked for something in this process; tests and benchmarks look at it."""
+"""How often stores were asked for something in this process; tests and benchmarks read it."""
 
 
 def forget(path: RemotePath) -> None:
-    """Ask the store anew for what lies at a path and below it."""
+    """Ask the store anew about a path and everything below it."""
     with _lock:
         for known in (_listings, _infos):
             for one in [one for one in known if one == path or path in one.parents]:
@@ -72,28 +72,28 @@ def forget(path: RemotePath) -> None:
     place(path).filesystem.invalidate_cache()
 
 
-def place(path: RemotePath) -> Place:
-    """The filesystem of a path; only what the user gave, and what lies below it, has one."""
-    found = given_url(path)
-    if found is None:
+def place(path: RemotePath) -> StoreLocation:
+    """The filesystem and name of a path; raises for a URL that is neither given by the user nor below one that is."""
+    given = given_url(path)
+    if given is None:
         raise BadFile(path, "is a URL that you did not give; a dump may not name one")
-    (address, query, _), below = found
+    (address, query, _), below = given
     filesystem, name = _connected(path, address)
     name = "/".join((name.rstrip("/"), *below)) if below else name
-    return Place(filesystem, f"{name}?{query}" if query else name)
+    return StoreLocation(filesystem, f"{name}?{query}" if query else name)
 
 
-def _connected(path: RemotePath, address: str) -> Place:
-    """The filesystem of an address. Some stores are asked something when they are opened: that is tried again, too."""
-    if (found := _places.get(address)) is None:
+def _connected(path: RemotePath, address: str) -> StoreLocation:
+    """The filesystem of an address. Opening some stores already sends a request, so that is retried, too."""
+    if (location := _locations.get(address)) is None:
         try:
-            found = _places[address] = attempt(path, "connect", lambda: _connect(path.parts[0], address))
+            location = _locations[address] = attempt(path, "connect", lambda: _connect(path.parts[0], address))
         except FileNotFoundError as error:
             raise BadFile(path, "its store says that there is no such place; check the URL") from error
-    return found
+    return location
 
 
-def _connect(scheme: str, address: str) -> Place:
+def _connect(scheme: str, address: str) -> StoreLocation:
     try:
         import fsspec
     except ImportError as error:
@@ -101,8 +101,8 @@ def _connect(scheme: str, address: str) -> Place:
     try:
         filesystem, name = fsspec.core.url_to_fs(address, **_options(scheme))
         if scheme in _S3:
-            filesystem.retries = 1  # it would try five times whatever we try four times
-        return Place(filesystem, name)
+            filesystem.retries = 1  # else it would try five times for each of our four tries
+        return StoreLocation(filesystem, name)
     except ImportError as error:
         way = _INSTALL if scheme in (*_S3, *HTTP) else "install the library that it names"
         raise StoreError(f"{scheme}// paths need a library that is not installed ({error!s:.200}); {way}") from error
@@ -113,7 +113,7 @@ def _connect(scheme: str, address: str) -> Place:
 
 
 def _options(scheme: str) -> dict[str, Any]:
-    """What keeps a store's library from waiting for ever, or from trying again what we try again ourselves."""
+    """Options that keep a store's library from waiting for ever, and from retrying what we retry ourselves."""
     if scheme in _S3:
         retries = {"max_attempts": 1}
         return {"config_kwargs": {"connect_timeout": CONNECT_S, "read_timeout": SILENT_S, "retries": retries}}
@@ -128,28 +128,28 @@ def _options(scheme: str) -> dict[str, Any]:
 
 
 def info(path: RemotePath) -> FileInfo | None:
-    """What lies at a path; None where nothing does. Known from the listing of its folder where that was asked for."""
+    """What lies at a path; None if nothing does. Taken from the listing of its folder if there is one."""
     with _lock:
         if path in _listings:
             return FileInfo(0, True, 0)
-        if (siblings := _listings.get(_above(path))) is not None and path.name in siblings:
+        if (siblings := _listings.get(_parent(path))) is not None and path.name in siblings:
             return siblings[path.name]
         if path in _infos:
             return _infos[path]
-    found = _ask(path)
+    found = _fetch_info(path)
     with _lock:
         _infos[path] = found
     return found
 
 
-def _above(path: RemotePath) -> RemotePath:
+def _parent(path: RemotePath) -> RemotePath:
     parent = path.parent
     return parent if isinstance(parent, RemotePath) else path
 
 
-def _ask(path: RemotePath) -> FileInfo | None:
+def _fetch_info(path: RemotePath) -> FileInfo | None:
     if path.parts[0] in HTTP:
-        return _ask_server(path)
+        return _fetch_web_info(path)
     try:  # one request: a store lists a file as itself
         listing(path)
     except _IsFile as error:
@@ -159,16 +159,16 @@ def _ask(path: RemotePath) -> FileInfo | None:
     return FileInfo(0, True, 0)
 
 
-def _ask_server(path: RemotePath) -> FileInfo | None:
-    """A web server has no folders: what it shows as a page may be one."""
+def _fetch_web_info(path: RemotePath) -> FileInfo | None:
+    """What a web server has at a path. It has no folders: a path that it shows as a page may be one."""
     filesystem, name = place(path)
     try:
-        found = attempt(path, "info", lambda: filesystem.info(name))
+        row = attempt(path, "info", lambda: filesystem.info(name))
     except FileNotFoundError:
         return None
-    if "html" in str(found.get("mimetype", "")):
+    if "html" in str(row.get("mimetype", "")):
         return FileInfo(0, True, 0)
-    return _info_of(path, found)
+    return _info_of(path, row)
 
 
 class _IsFile(Exception):
@@ -180,13 +180,13 @@ class _IsFile(Exception):
 
 
 def listing(path: RemotePath) -> dict[str, FileInfo]:
-    """What lies in a folder, by name. Asked once; ``forget`` asks anew."""
+    """The content of a folder, by name. The store is asked once; ``forget`` makes it be asked again."""
     with _lock:
         if path in _listings:
             return _listings[path]
     filesystem, name = place(path)
-    rows = attempt(path, "list", lambda: _rows(filesystem, name))
-    found: dict[str, FileInfo] = {}
+    rows = attempt(path, "list", lambda: _list_rows(filesystem, name))
+    content: dict[str, FileInfo] = {}
     is_web = path.parts[0] in HTTP
     prefix = _web_name(name) if is_web else filesystem._strip_protocol(name).rstrip("/")
     for row in rows:
@@ -194,24 +194,24 @@ def listing(path: RemotePath) -> dict[str, FileInfo]:
         if shown == prefix and row["type"] == "file" and not is_web:
             raise _IsFile(_info_of(path, row))
         folder, _, last = shown.rpartition("/")
-        # A page may link to anywhere; only what lies in this very folder is of it.
+        # A page may link to anywhere; only links into this folder count.
         if folder == prefix and last not in ("", ".", ".."):
             is_folder = row["type"] == "directory" or row["name"].endswith("/")
             known = row.get("size") is not None or is_folder
-            found[last] = FileInfo(0, True, 0) if is_folder else _info_of(path / last, row) if known else _UNKNOWN
-    if not found and not rows and not _may_be_empty(filesystem, name):
+            content[last] = FileInfo(0, True, 0) if is_folder else _info_of(path / last, row) if known else _UNKNOWN
+    if not content and not rows and not _exists(filesystem, name):
         raise FileNotFoundError(str(path))
-    _fill_sizes(path, found)
+    _fill_sizes(path, content)
     with _lock:
-        _listings[path] = found
-    return found
+        _listings[path] = content
+    return content
 
 
 _LINK = re.compile(r"""href=["']([^"'?#]+)""")
 
 
-def _rows(filesystem: Any, name: str) -> list[dict[str, Any]]:
-    """What a store lists; of a web server what its page links to."""
+def _list_rows(filesystem: Any, name: str) -> list[dict[str, Any]]:
+    """What a store lists; for a web server, the links on its page."""
     if not name.startswith(("http:", "https:")):
         rows: list[dict[str, Any]] = filesystem.ls(name, detail=True)
         return rows
@@ -221,7 +221,7 @@ def _rows(filesystem: Any, name: str) -> list[dict[str, Any]]:
 
 
 def _web_name(url: str) -> str:
-    """What tells one file of a web server from another: host and path, without user and query."""
+    """Host and path of a URL, without user and query, which identify a file of a web server."""
     parts = urlsplit(url)
     return f"{parts.netloc.rpartition('@')[2]}{unquote(parts.path).rstrip('/')}"
 
@@ -230,28 +230,28 @@ _UNKNOWN = FileInfo(-1, False, 0)
 
 
 def files_after(path: RemotePath, most: int) -> list[tuple[str, int]]:
-    """Names and sizes of the files that follow one in its folder, where that was listed."""
+    """Names and sizes of the files that follow a file in its folder, if that was listed."""
     with _lock:
-        found = _listings.get(_above(path), {})
-        names = list(found) if path.name in found else []
+        siblings = _listings.get(_parent(path), {})
+        names = list(siblings) if path.name in siblings else []
     after = names[names.index(path.name) + 1 :][:most] if names else []
-    return [(name, found[name].size) for name in after if found[name].size > 0]
+    return [(name, siblings[name].size) for name in after if siblings[name].size > 0]
 
 
-def _fill_sizes(folder: RemotePath, found: dict[str, FileInfo]) -> None:
-    """Ask for the sizes of files that a listing does not tell, as that of a web page does not."""
+def _fill_sizes(folder: RemotePath, content: dict[str, FileInfo]) -> None:
+    """Ask for the sizes that a listing does not give; a web page gives none."""
     from tensordiff.util.remote.ranges import pool
 
-    names = [name for name, one in found.items() if one is _UNKNOWN]
-    infos = list(pool().map(lambda name: _ask_server(folder / name), names))
+    names = [name for name, one in content.items() if one is _UNKNOWN]
+    infos = list(pool().map(lambda name: _fetch_web_info(folder / name), names))
     for name, one in zip(names, infos, strict=True):
-        if one is None or (one.is_folder and "." in name):  # a page beside the files
-            del found[name]
+        if one is None or (one.is_folder and "." in name):  # a web page beside the files
+            del content[name]
         else:
-            found[name] = one
+            content[name] = one
 
 
-def _may_be_empty(filesystem: Any, name: str) -> bool:
+def _exists(filesystem: Any, name: str) -> bool:
     return bool(filesystem.exists(name))
 
 
@@ -284,9 +284,9 @@ def read(path: RemotePath, start: int, end: int, size: int) -> bytes:
     filesystem, name = place(path)
 
     def ask() -> bytes:
-        with _turn(filesystem):
+        with _single_request(filesystem):
             data: bytes = filesystem.cat_file(name, start=start, end=end)
-        if len(data) == size != end - start:  # a server that knows no ranges sends all of it
+        if len(data) == size != end - start:  # a server that does not support ranges sends the whole file
             data = data[start:end]
         if len(data) != end - start:
             raise _ShortAnswerError(f"{len(data):,} of {end - start:,} bytes came")
@@ -298,12 +298,12 @@ def read(path: RemotePath, start: int, end: int, size: int) -> bytes:
         raise BadFile(path, "is gone from its store since it was listed; open the dump again") from error
 
 
-_turns = threading.Lock()
+_request_lock = threading.Lock()
 
 
-def _turn(filesystem: Any) -> AbstractContextManager[Any]:
-    """Filesystems that wait by themselves (sftp) are asked for one thing at a time: few of them may be shared."""
-    return nullcontext() if filesystem.async_impl else _turns
+def _single_request(filesystem: Any) -> AbstractContextManager[Any]:
+    """A lock around requests to filesystems that are not asynchronous (sftp): most are not thread-safe."""
+    return nullcontext() if filesystem.async_impl else _request_lock
 
 
 class _ShortAnswerError(Exception):
@@ -311,9 +311,9 @@ class _ShortAnswerError(Exception):
 
 
 def attempt(path: RemotePath, kind: str, call: Callable[[], T]) -> T:
-    """Ask a store for something, again and again with growing waits; a sentence that names it where it keeps failing.
+    """Send a request to a store, retrying with growing waits; an error says what failed.
 
-    Raises ``FileNotFoundError`` where it says that there is no such thing.
+    Raises ``FileNotFoundError`` if the store says that there is no such thing.
     """
     for number in range(1, TRIES + 1):
         requests[kind] += 1
@@ -328,52 +328,52 @@ def attempt(path: RemotePath, kind: str, call: Callable[[], T]) -> T:
                     bucket = printable(path.parts[1])
                     raise BadFile(path, f"its store has no bucket {bucket}; check the URL") from raised
                 raise FileNotFoundError(str(path)) from raised
-            said = _reason(path, error)
-            if _BAD_URL.search(_told(error)):
+            reason = _reason(path, error)
+            if _BAD_URL.search(_error_text(error)):
                 hint = "check the URL; credentials are no part of it, the store's own library finds them"
-                raise BadFile(path, f"is no URL of such a store ({said}); {hint}") from error
+                raise BadFile(path, f"is no URL of such a store ({reason}); {hint}") from error
             if isinstance(error, NotImplementedError) or _status(error) in _UNABLE:
-                raise BadFile(path, f"its store does not do that ({said})") from error
+                raise BadFile(path, f"its store does not do that ({reason})") from error
             if isinstance(error, PermissionError) or _is_final(error):
                 hint = "the store's own library looks for credentials; see its documentation"
-                raise BadFile(path, f"cannot be read ({said}); {hint}") from error
+                raise BadFile(path, f"cannot be read ({reason}); {hint}") from error
             if number == TRIES:
-                again = f"its store failed {TRIES} times ({said}); try again when it answers"
-                raise StoreError(f"{printable(path)}: {again}") from error
+                why = f"its store failed {TRIES} times ({reason}); try again when it answers"
+                raise StoreError(f"{printable(path)}: {why}") from error
             time.sleep(FIRST_WAIT_S * 2 ** (number - 1) * random.uniform(0.75, 1.25))  # noqa: S311 - no secret
     raise AssertionError("unreachable")
 
 
 def _cause(error: Exception) -> Exception:
-    """Why a web server's file was not found, where it could not even be asked: fsspec says "not found" of both."""
+    """The real cause of a "file not found": fsspec says so, too, of a web server that could not be reached."""
     cause = error.__cause__
     is_web = isinstance(cause, Exception) and type(cause).__module__.startswith("aiohttp")
     return cause if is_web and getattr(cause, "status", None) not in (404, 410) else error  # type: ignore[return-value]
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether asking again would give the same answer."""
+    """Whether trying again would give the same answer."""
     status = _status(error)
     if status is not None and 400 <= status < 500 and status not in (408, 425, 429):
         return True
-    return _FINAL.search(_told(error)) is not None
+    return _FINAL.search(_error_text(error)) is not None
 
 
 def _status(error: Exception) -> int | None:
-    """What a web server answered, where that is what failed."""
+    """The HTTP status of a failure, if it has one."""
     status = getattr(error, "status", None)  # of aiohttp; requests keeps it in the response
     if status is None:
         status = getattr(getattr(error, "response", None), "status_code", None)
     return status if isinstance(status, int) else None
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__} {error}"
 
 
 def _reason(path: RemotePath, error: Exception) -> str:
     text, _, rest = without_secrets(path, str(error)).strip().partition("\n")
-    if text.endswith(":"):  # what failed is said in the next line, and what would be right after that
+    if text.endswith(":"):  # the next line says what failed, and after its colon what would be right
         text += f" {rest.partition(': ')[0]}"
     text = text.strip().rstrip(".")
     return printable(f"{text:.300}" if text else type(error).__name__)

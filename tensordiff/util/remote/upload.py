@@ -1,4 +1,4 @@
-"""Files put into a store, and taken out of it. Sent in parts by the store's own library, tried again where it fails."""
+"""Uploading files to a store and removing them. The store's own library sends them in parts; failures are retried."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensordiff.util.remote.store import HTTP, attempt, forget, place
 
 
 def refuse_web(target: RemotePath) -> None:
-    """Refuse a place on a web server, before anything is made that would have to be sent there."""
+    """Refuse a target on a web server, before anything is made that would have to be sent there."""
     if target.parts[0] in HTTP:
         raise WriteError(
             f"{printable(target)}: is on a web server, and these are only read; write to a folder, or to a store such "

@@ -1,1 +1,1 @@
-"""What kind of bug a differing parameter shows: ``catalogue`` lists the kinds, proven on values or not said."""
+"""What kind of bug a differing parameter shows: ``catalogue`` lists the kinds, proven by values or not reported."""

@@ -1,7 +1,7 @@
 """Every kind of weight bug that is recognized, in the order in which they are tried.
 
-A test takes a ``SeenPair`` and returns a ``Hint`` or None. Exact tests stand before likely ones. A kind is said where
-the values prove it by a clear margin, and not otherwise: tests/weights/test_planted.py plants each and counts.
+A test takes ``PairTables`` and returns a ``Hint`` or None. Exact tests come before likely ones. A kind is reported only
+if the values prove it by a clear margin: tests/weights/test_planted.py plants each and counts.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from tensordiff.compare.hint import Hint
 from tensordiff.weights.hint import arrangement, content
-from tensordiff.weights.hint.seen import SeenPair
+from tensordiff.weights.hint.pair_tables import PairTables
 
-HINTS: tuple[Callable[[SeenPair], Hint | None], ...] = (
+HINTS: tuple[Callable[[PairTables], Hint | None], ...] = (
     content.constant,
     content.cast,
     content.few_elements,
@@ -61,8 +61,8 @@ KINDS = {
 """Kinds, and what each means. docs/weights.md has them as a table."""
 
 
-def hint_for(seen: SeenPair) -> Hint | None:
+def hint_for(tables: PairTables) -> Hint | None:
     """The first kind that fits."""
-    if not seen.ref.size or seen.ref.shape != seen.cand.shape:
+    if not tables.ref.size or tables.ref.shape != tables.cand.shape:
         return None
-    return next((hint for test in HINTS if (hint := test(seen)) is not None), None)
+    return next((hint for test in HINTS if (hint := test(tables)) is not None), None)

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from tensordiff.compare.hint import Hint
 from tensordiff.dump.dtypes import DTYPES, name_of
-from tensordiff.weights.hint.seen import SeenPair, rows_alike
+from tensordiff.weights.hint.pair_tables import PairTables, rows_alike
 from tensordiff.weights.measure import rounding_of
 from tensordiff.weights.packed import quantization_of
+from tensordiff.weights.quantization import UNIT_ROUNDOFF
 from tensordiff.weights.samples import Floats, is_telling, wide_blocks
 
 _CASTS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -22,50 +23,50 @@ _ENOUGH = 256
 _TELLING, _ROWS_TRIED, _ROWS_AT_ONCE = 16, 32, 1 << 14
 _LAST_PLACES = 64
 _SAMPLED = 1 << 16
-_UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_COMPUTED_TYPES = ("float64", "float32", "float16", "bfloat16")
 _NAMED_FACTORS = {2.0: "2", 0.5: "1/2", 4.0: "4", 0.25: "1/4", math.sqrt(2): "√2", 1 / math.sqrt(2): "1/√2"}
 
 
-def constant(seen: SeenPair) -> Hint | None:
-    """All zero, all one, all alike, where the reference is not."""
-    values = seen.cand
-    if np.ptp(seen.ref) == 0 or np.ptp(values) != 0 or values.size < 2:
+def constant(tables: PairTables) -> Hint | None:
+    """All zero, all one, or all equal, while the reference is not."""
+    values = tables.cand
+    if np.ptp(tables.ref) == 0 or np.ptp(values) != 0 or values.size < 2:
         return None
     value = float(values.flat[0])
-    told = {0.0: "all zero", 1.0: "all one"}.get(value, f"{value:.6g} everywhere")
-    return Hint("not loaded", f"not loaded: {told}", {"value": value})
+    text = {0.0: "all zero", 1.0: "all one"}.get(value, f"{value:.6g} everywhere")
+    return Hint("not loaded", f"not loaded: {text}", {"value": value})
 
 
-def few_elements(seen: SeenPair) -> Hint | None:
+def few_elements(tables: PairTables) -> Hint | None:
     """A handful of elements changed, all others are the same."""
-    sides = seen.pair.reference.stored, seen.pair.candidate.stored
-    if seen.ref.size < 16 * _FEW or any(quantization_of(side) for side in sides):
+    sides = tables.pair.reference.stored, tables.pair.candidate.stored
+    if tables.ref.size < 16 * _FEW or any(quantization_of(side) for side in sides):
         return None
     allowed = rounding_of(sides[0].spec.dtype, sides[1].spec.dtype)[0]
-    exact = np.abs(seen.cand - seen.ref) > allowed.atol + allowed.rtol * np.abs(seen.ref)
+    exact = np.abs(tables.cand - tables.ref) > allowed.atol + allowed.rtol * np.abs(tables.ref)
     count = int(np.count_nonzero(exact))
     if not 0 < count <= _FEW or len(np.unique(np.argwhere(exact)[:, 0])) < min(2, count):
         return None
     places = [tuple(map(int, place)) for place in np.argwhere(exact)[:3]]
     shown = ", ".join(str(list(place)) for place in places) + (", …" if count > 3 else "")
-    told = "1 element differs" if count == 1 else f"{count} elements differ"
-    return Hint("elements", f"{told} ({shown}), all others are equal", {"elements": count})
+    text = "1 element differs" if count == 1 else f"{count} elements differ"
+    return Hint("elements", f"{text} ({shown}), all others are equal", {"elements": count})
 
 
-def cast(seen: SeenPair) -> Hint | None:
-    """The reference's values rounded to a coarser type than either side has."""
-    sides = [seen.pair.reference.stored, seen.pair.candidate.stored]
+def cast(tables: PairTables) -> Hint | None:
+    """The reference's values rounded to a coarser dtype than either side has."""
+    sides = [tables.pair.reference.stored, tables.pair.candidate.stored]
     if any(quantization_of(side) for side in sides):
         return None
     own = sides[1].spec.dtype
     for name in _CASTS:
         if name in (name_of(own), name_of(sides[0].spec.dtype)):
             continue
-        for way, made in (("rounded", _rounded(seen.ref, name)), ("truncated", _truncated(seen.ref, name))):
-            if made is not None and _is_same(made.astype(own).astype(np.float32), seen.cand):
+        for way, made in (("rounded", _rounded(tables.ref, name)), ("truncated", _truncated(tables.ref, name))):
+            if made is not None and _is_same(made.astype(own).astype(np.float32), tables.cand):
                 return Hint("cast", f"{way} to {name} on the way", {"dtype": name})
-    for way, made in (("truncated", _truncated(seen.ref, name_of(own))),):
-        if made is not None and _is_same(made, seen.cand):
+    for way, made in (("truncated", _truncated(tables.ref, name_of(own))),):
+        if made is not None and _is_same(made, tables.cand):
             return Hint("cast", f"{way} to {name_of(own)} where it should be rounded", {"dtype": name_of(own)})
     return None
 
@@ -84,61 +85,61 @@ def _truncated(values: Floats, name: str) -> Floats | None:
 
 
 def _is_same(made: Floats, cand: Floats) -> bool:
-    """Equal in all but one of a thousand elements: libraries differ in the smallest numbers."""
+    """Whether all but one in a thousand elements are equal: libraries differ in the smallest numbers."""
     return bool(np.count_nonzero(made != cand) <= made.size // 1000)
 
 
-def last_bits(seen: SeenPair) -> Hint | None:
+def last_bits(tables: PairTables) -> Hint | None:
     """Off by a few units in the last place everywhere: computed anew, and not copied."""
-    names = {name_of(side.stored.spec.dtype) for side in (seen.pair.reference, seen.pair.candidate)}
+    names = {name_of(side.stored.spec.dtype) for side in (tables.pair.reference, tables.pair.candidate)}
     name = next(iter(names))
-    if len(names) > 1 or name not in _UNITS or quantization_of(seen.pair.candidate.stored):
+    if len(names) > 1 or name not in _COMPUTED_TYPES or quantization_of(tables.pair.candidate.stored):
         return None
     most = _LAST_PLACES if name in ("float32", "float64") else 2
-    allowed = 2 * most * _UNITS[name]
-    if any(np.any(np.abs(cand - ref) > allowed * np.abs(ref)) for ref, cand in wide_blocks(seen.ref, seen.cand)):
+    allowed = 2 * most * UNIT_ROUNDOFF[name]
+    if any(np.any(np.abs(cand - ref) > allowed * np.abs(ref)) for ref, cand in wide_blocks(tables.ref, tables.cand)):
         return None
-    factor = _factor(seen.ref, seen.cand)
-    if factor is not None and abs(factor - 1) > 4 * _UNITS[name]:
-        return None  # a factor, which has a name of its own
+    factor = _factor(tables.ref, tables.cand)
+    if factor is not None and abs(factor - 1) > 4 * UNIT_ROUNDOFF[name]:
+        return None  # a factor, which ``scale`` reports
     return Hint("last bits", f"off by no more than {most} units in the last place of {name}: computed, not copied", {})
 
 
-def offset(seen: SeenPair) -> Hint | None:
-    """A constant more everywhere: a norm that keeps 1 + w."""
-    if not is_telling(seen.ref) and seen.ref.size < 8:
+def offset(tables: PairTables) -> Hint | None:
+    """A constant added everywhere: a norm that keeps 1 + w."""
+    if not is_telling(tables.ref) and tables.ref.size < 8:
         return None
-    step = max(1, seen.ref.size // _SAMPLED)
-    some = seen.cand.ravel()[::step].astype(np.float64) - seen.ref.ravel()[::step]
+    step = max(1, tables.ref.size // _SAMPLED)
+    some = tables.cand.ravel()[::step].astype(np.float64) - tables.ref.ravel()[::step]
     mean = float(np.median(some))
-    noise = max(float(np.abs(cand - ref - mean).max()) for ref, cand in wide_blocks(seen.ref, seen.cand))
-    scale = max(float(np.abs(seen.ref).max()), abs(mean))
-    if mean == 0 or noise > _FIT * max(seen.slack, 1e-6) * scale or noise > 0.05 * abs(mean):
+    noise = max(float(np.abs(cand - ref - mean).max()) for ref, cand in wide_blocks(tables.ref, tables.cand))
+    scale = max(float(np.abs(tables.ref).max()), abs(mean))
+    if mean == 0 or noise > _FIT * max(tables.slack, 1e-6) * scale or noise > 0.05 * abs(mean):
         return None
-    if np.ptp(seen.ref) == 0:
+    if np.ptp(tables.ref) == 0:
         return None  # constants differ by a constant, whatever the reason
     nearest = round(mean)
-    told = (
-        f"{nearest:+d}" if nearest and abs(mean - nearest) <= _FIT * max(seen.slack, 1e-6) * scale else f"{mean:+.6g}"
+    text = (
+        f"{nearest:+d}" if nearest and abs(mean - nearest) <= _FIT * max(tables.slack, 1e-6) * scale else f"{mean:+.6g}"
     )
-    norm = " (a norm that keeps 1 + w on one side)" if abs(nearest) == 1 and seen.ref.shape[1] == 1 else ""
-    return Hint("offset", f"the reference {told[0]} {told[1:]} everywhere{norm}", {"offset": mean})
+    norm = " (a norm that keeps 1 + w on one side)" if abs(nearest) == 1 and tables.ref.shape[1] == 1 else ""
+    return Hint("offset", f"the reference {text[0]} {text[1:]} everywhere{norm}", {"offset": mean})
 
 
-def scale(seen: SeenPair) -> Hint | None:
+def scale(tables: PairTables) -> Hint | None:
     """One factor between the two."""
-    factor = _factor(seen.ref, seen.cand)
-    if factor is None or not seen.fits((seen.ref * factor).astype(np.float32)):
+    factor = _factor(tables.ref, tables.cand)
+    if factor is None or not tables.fits((tables.ref * factor).astype(np.float32)):
         return None
-    if math.isclose(factor, -1, rel_tol=max(4 * seen.slack / math.sqrt(seen.ref.size), 1e-5)):
+    if math.isclose(factor, -1, rel_tol=max(4 * tables.slack / math.sqrt(tables.ref.size), 1e-5)):
         return Hint("sign", "the sign is turned: -1 times the reference", {"factor": -1.0})
-    noise = max(seen.slack, 1e-7) / math.sqrt(seen.ref.size)
+    noise = max(tables.slack, 1e-7) / math.sqrt(tables.ref.size)
     if abs(factor - 1) <= 4 * noise:
         return None
-    return Hint("scale", f"{_told(factor)} times the reference", {"factor": factor})
+    return Hint("scale", f"{_factor_text(factor)} times the reference", {"factor": factor})
 
 
-def _told(factor: float) -> str:
+def _factor_text(factor: float) -> str:
     known = next((name for value, name in _NAMED_FACTORS.items() if math.isclose(factor, value, rel_tol=1e-3)), None)
     if known:
         return known
@@ -166,9 +167,12 @@ def _factor(ref: Floats, cand: Floats) -> float | None:
     return product / power if power else None
 
 
-def slice_differs(seen: SeenPair) -> Hint | None:
+def slice_differs(tables: PairTables) -> Hint | None:
     """Some rows or columns differ, and all others are equal."""
-    choices = ((seen.equal_rows, seen.cand, seen.ref, "rows"), (seen.equal_columns, seen.cand.T, seen.ref.T, "columns"))
+    choices = (
+        (tables.equal_rows, tables.cand, tables.ref, "rows"),
+        (tables.equal_columns, tables.cand.T, tables.ref.T, "columns"),
+    )
     for equal, cand, ref, what in choices:
         count = len(equal) - int(np.count_nonzero(equal))
         if len(equal) < 4 or not 0 < count <= len(equal) // 2:
@@ -177,19 +181,19 @@ def slice_differs(seen: SeenPair) -> Hint | None:
             what = "elements"
         places = np.flatnonzero(~equal)
         where = f"{what if count > 1 else what.removesuffix('s')} {_span(places)} of {len(equal)}"
-        how = _how(seen, cand, ref, places) if np.any(cand[places]) else "zero"
+        how = _relation(tables, cand, ref, places) if np.any(cand[places]) else "zero"
         is_, differ = ("is", "differs") if count == 1 else ("are", "differ")
-        told = f"{where} {f'{is_} {how}' if how else differ}, all others are equal"
-        told += ": a slice left out" if how == "zero" else ""
-        return Hint("slice", told, {"first": int(places[0]), "last": int(places[-1]), "count": count})
+        text = f"{where} {f'{is_} {how}' if how else differ}, all others are equal"
+        text += ": a slice left out" if how == "zero" else ""
+        return Hint("slice", text, {"first": int(places[0]), "last": int(places[-1]), "count": count})
     return None
 
 
-def _how(seen: SeenPair, cand: Floats, ref: Floats, places: NDArray[np.int64]) -> str:
-    """What rows are where they differ: the reference's times a factor; nothing where that is not known."""
+def _relation(tables: PairTables, cand: Floats, ref: Floats, places: NDArray[np.int64]) -> str:
+    """What differing rows are: the reference's times a factor; empty if that is not known."""
     factor = _factor(ref[places], cand[places])
-    if factor is not None and bool(np.all(rows_alike(cand[places], (ref[places] * factor), max(seen.slack, 1e-5)))):
-        return f"{_told(factor)} times the reference"
+    if factor is not None and bool(np.all(rows_alike(cand[places], (ref[places] * factor), max(tables.slack, 1e-5)))):
+        return f"{_factor_text(factor)} times the reference"
     return ""
 
 
@@ -203,19 +207,19 @@ def _span(places: NDArray[np.int64]) -> str:
     return f"{shown}{', …' if len(places) > 4 else ''} ({len(places)})"
 
 
-def scale_by_rows(seen: SeenPair) -> Hint | None:
+def scale_by_rows(tables: PairTables) -> Hint | None:
     """A factor for each row, or for each column."""
-    for ref, cand, what in ((seen.ref, seen.cand, "row"), (seen.ref.T, seen.cand.T, "column")):
+    for ref, cand, what in ((tables.ref, tables.cand, "row"), (tables.ref.T, tables.cand.T, "column")):
         if ref.shape[1] < 4 or ref.shape[0] < 2:
             continue
         power = np.einsum("ij,ij->i", ref, ref, dtype=np.float64)
         if not np.all(power):
             continue
         factors = np.einsum("ij,ij->i", ref, cand, dtype=np.float64) / power
-        if float(np.abs(factors - 1).max()) < _FIT * max(seen.slack, 1e-5):
+        if float(np.abs(factors - 1).max()) < _FIT * max(tables.slack, 1e-5):
             continue  # as good as 1
         made = ref * factors.astype(np.float32)[:, None]
-        if seen.fits(made if what == "row" else made.T):
+        if tables.fits(made if what == "row" else made.T):
             low, high = float(factors.min()), float(factors.max())
             return Hint(
                 "scale", f"each {what} has a factor of its own, {low:.4g} to {high:.4g}", {"factor": [low, high]}
@@ -223,37 +227,37 @@ def scale_by_rows(seen: SeenPair) -> Hint | None:
     return None
 
 
-def scale_by_blocks(seen: SeenPair) -> Hint | None:
+def scale_by_blocks(tables: PairTables) -> Hint | None:
     """A factor for each block of 128 x 128: the scales of an fp8 checkpoint, left out or used twice."""
-    rows, columns = seen.ref.shape
+    rows, columns = tables.ref.shape
     if rows % _BLOCK or columns % _BLOCK or rows * columns == _BLOCK * _BLOCK:
         return None
     shape = (rows // _BLOCK, _BLOCK, columns // _BLOCK, _BLOCK)
-    ref, cand = seen.ref.reshape(shape), seen.cand.reshape(shape)
+    ref, cand = tables.ref.reshape(shape), tables.cand.reshape(shape)
     power = np.einsum("aibj,aibj->ab", ref, ref, dtype=np.float64)
     if not np.all(power):
         return None
     factors = np.einsum("aibj,aibj->ab", ref, cand, dtype=np.float64) / power
     made = (ref * factors.astype(np.float32)[:, None, :, None]).reshape(rows, columns)
-    if not seen.fits(made):
+    if not tables.fits(made):
         return None
     low, high = float(factors.min()), float(factors.max())
-    told = f"each block of {_BLOCK} x {_BLOCK} has a factor of its own, {low:.4g} to {high:.4g}: its scales"
-    return Hint("scale", f"{told} were left out or used twice", {"factor": [low, high]})
+    text = f"each block of {_BLOCK} x {_BLOCK} has a factor of its own, {low:.4g} to {high:.4g}: its scales"
+    return Hint("scale", f"{text} were left out or used twice", {"factor": [low, high]})
 
 
-def not_loaded(seen: SeenPair) -> Hint | None:
-    """Nothing in common with the reference: how such values look tells an initialization from other weights."""
-    if seen.cand.size < _ENOUGH or np.ptp(seen.ref) == 0:
+def not_loaded(tables: PairTables) -> Hint | None:
+    """Nothing in common with the reference: values either look like an initialization, or are other weights."""
+    if tables.cand.size < _ENOUGH or np.ptp(tables.ref) == 0:
         return None
-    correlation = _correlation(seen.ref, seen.cand)
-    if not abs(correlation) < 5 / math.sqrt(seen.cand.size) + 0.01 or has_related_rows(seen.ref, seen.cand):
+    correlation = _correlation(tables.ref, tables.cand)
+    if not abs(correlation) < 5 / math.sqrt(tables.cand.size) + 0.01 or has_related_rows(tables.ref, tables.cand):
         return None
     evidence: dict[str, float | int | str | list[int] | list[float]] = {"correlation": correlation}
-    part = "" if seen.is_whole else f" in the first {seen.ref.shape[1]} columns, which were looked at"
-    if told := _initialization(seen.cand):
-        what = "in it," if seen.is_whole else part.strip() + ","
-        return Hint("not loaded", f"not loaded: nothing of the reference {what} and {told}", evidence)
+    part = "" if tables.is_whole else f" in the first {tables.ref.shape[1]} columns, which were looked at"
+    if text := _initialization(tables.cand):
+        what = "in it," if tables.is_whole else part.strip() + ","
+        return Hint("not loaded", f"not loaded: nothing of the reference {what} and {text}", evidence)
     return Hint("other weights", f"nothing in common with the reference's{part}: not loaded, or of another checkpoint",
                 evidence)  # fmt: skip
 
@@ -269,12 +273,12 @@ def _correlation(ref: Floats, cand: Floats) -> float:
 
 
 def has_related_rows(ref: Floats, cand: Floats) -> bool:
-    """Whether rows or columns of the candidate point where some of the reference do: then it is no stranger."""
+    """Whether rows or columns of the candidate point like some of the reference's, so that the two are related."""
     for ours, theirs in ((ref, cand), (ref.T, cand.T)):
         if ours.shape[1] < _TELLING:
             continue
         places = np.unique(np.linspace(0, len(theirs) - 1, _ROWS_TRIED).astype(int))
-        # Of n rows at random in c columns the nearest has a cosine of about sqrt(2 ln n / c).
+        # Of n random rows with c columns, the nearest has a cosine of about sqrt(2 ln n / c).
         chance = math.sqrt(2 * math.log(max(2, len(ours))) / ours.shape[1])
         if float(np.median(_nearest_cosines(ours, theirs[places]))) > min(0.9, 2 * chance):
             return True
@@ -282,19 +286,19 @@ def has_related_rows(ref: Floats, cand: Floats) -> bool:
 
 
 def _nearest_cosines(every: Floats, some: Floats) -> Floats:
-    """How near the nearest of all rows points to each of some, in either direction."""
-    found = np.zeros(len(some), np.float32)
+    """For each of some rows, the largest cosine with any of all rows, in either direction."""
+    nearest = np.zeros(len(some), np.float32)
     norms = np.linalg.norm(some, axis=1)[:, None]
     for start in range(0, len(every), _ROWS_AT_ONCE):
         known = every[start : start + _ROWS_AT_ONCE]
         lengths = norms * np.linalg.norm(known, axis=1)[None, :]
         cosines = np.divide(some @ known.T, lengths, out=np.zeros(lengths.shape, np.float32), where=lengths > 0)
-        np.maximum(found, np.abs(cosines).max(axis=1), out=found)
-    return found
+        np.maximum(nearest, np.abs(cosines).max(axis=1), out=nearest)
+    return nearest
 
 
 def _initialization(values: Floats) -> str | None:
-    """How a library would have made such values; None where none would."""
+    """How a library would have initialized such values; None if none would."""
     mean = float(values.mean(dtype=np.float64))
     moments = [(float(np.sum((v - mean) ** 2)), float(np.sum((v - mean) ** 4))) for (v,) in wide_blocks(values)]
     second, fourth = (sum(column) / values.size for column in zip(*moments, strict=True))

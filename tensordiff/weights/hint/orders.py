@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.dump.dtypes import DTYPES
-from tensordiff.weights.hint.seen import Order, rows_alike
+from tensordiff.weights.hint.pair_tables import Order, rows_alike
 from tensordiff.weights.samples import Floats, are_alike
 from tensordiff.weights.views import deinterleaved, interleaved
 
 _PROJECTIONS = 12
 _MOST_BY_PAIRS = 20_000
-"""Rows of which each is held against each; of more, those that one projection brings near."""
+"""With so many rows, each is compared with each; with more, only with those that one projection brings close."""
 _NEIGHBOURS = 128
 _AT_ONCE = 128
 _MANY = 1024
@@ -30,7 +30,7 @@ _EXACT = 1e-5
 
 
 def match_rows(ref: Floats, cand: Floats, slack: float) -> Order | None:
-    """For each row of the candidate, the reference's row that it is; None where they are no permutation."""
+    """For each row of the candidate, the reference's row that it equals; None if they are no permutation."""
     rows, columns = ref.shape
     if rows < 2 or ref.shape != cand.shape:
         return None
@@ -51,7 +51,7 @@ def _if_permutation(order: Order | None, ref: Floats, cand: Floats, slack: float
 
 
 def _are_rows_of(ref: Floats, cand: Floats, slack: float) -> bool:
-    """Whether rows of the candidate, spread over it, are rows of the reference: else it is no permutation."""
+    """Whether a sample of the candidate's rows are rows of the reference; otherwise it is no permutation."""
     places = np.unique(np.linspace(0, len(cand) - 1, _TRIED).astype(np.int64))
     same = rows_alike(cand[places], ref[nearest_rows(ref, cand[places])], 4 * slack)
     return bool(np.mean(same) >= _MOSTLY)
@@ -59,26 +59,26 @@ def _are_rows_of(ref: Floats, cand: Floats, slack: float) -> bool:
 
 def nearest_rows(ref: Floats, some: Floats) -> Order:
     """For each of a few rows, the nearest of all rows of the reference."""
-    found, least = np.zeros(len(some), np.int64), np.full(len(some), np.inf, np.float32)
+    nearest, least = np.zeros(len(some), np.int64), np.full(len(some), np.inf, np.float32)
     for start in range(0, len(ref), _KNOWN_AT_ONCE):
         known = ref[start : start + _KNOWN_AT_ONCE]
         distance = np.einsum("ij,ij->i", known, known)[None, :] - 2 * some @ known.T
         at = np.argmin(distance, axis=1)
-        here = distance[np.arange(len(some)), at]
-        is_nearer = here < least
-        found[is_nearer], least[is_nearer] = start + at[is_nearer], here[is_nearer]
-    return found
+        distance_here = distance[np.arange(len(some)), at]
+        is_nearer = distance_here < least
+        nearest[is_nearer], least[is_nearer] = start + at[is_nearer], distance_here[is_nearer]
+    return nearest
 
 
 def _by_value(ref: Floats, cand: Floats) -> Order:
-    """Of vectors: the n-th largest is the n-th largest."""
+    """Match single-column tables: the n-th largest is the n-th largest."""
     order = np.empty(len(ref), np.int64)
     order[np.argsort(cand[:, 0], kind="stable")] = np.argsort(ref[:, 0], kind="stable")
     return order
 
 
 def _by_bits(ref: Floats, cand: Floats, slack: float) -> Order | None:
-    """Rows of the same bits, as they are or rounded as the coarser side is; rows that repeat stay in their order."""
+    """Match rows with the same bits, as they are or rounded like the coarser side; repeated rows keep their order."""
     for dtype in ("float32", "bfloat16", "float16"):
         ours, theirs = _row_hashes(ref, dtype), _row_hashes(cand, dtype)
         ranks = np.argsort(ours, kind="stable"), np.argsort(theirs, kind="stable")
@@ -93,18 +93,18 @@ def _by_bits(ref: Floats, cand: Floats, slack: float) -> Order | None:
 
 def _row_hashes(values: Floats, dtype: str) -> NDArray[np.uint64]:
     odd = np.random.default_rng(0).integers(0, 1 << 63, values.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    found = []
+    hashes = []
     count = max(1, _HASHED_AT_ONCE // values.shape[1])
     for start in range(0, len(values), count):
         some = values[start : start + count]
         with np.errstate(all="ignore"):
-            rounded = some.astype(DTYPES[dtype]).astype(np.float32) + np.float32(0)  # which makes -0 a 0
-        found.append((rounded.view(np.uint32) * odd).sum(axis=1, dtype=np.uint64))
-    return np.concatenate(found)
+            rounded = some.astype(DTYPES[dtype]).astype(np.float32) + np.float32(0)  # the addition turns -0 into 0
+        hashes.append((rounded.view(np.uint32) * odd).sum(axis=1, dtype=np.uint64))
+    return np.concatenate(hashes)
 
 
 def _by_projection(ref: Floats, cand: Floats, slack: float) -> Order | None:
-    """The nearest row, by a few random projections; a row that stayed where it was is taken first."""
+    """Match each row with the nearest, by a few random projections; rows that did not move are matched first."""
     random = np.random.default_rng(0).standard_normal((ref.shape[1], _PROJECTIONS)).astype(np.float32)
     moved = np.flatnonzero(~rows_alike(cand, ref, slack))
     if not len(moved):
@@ -117,26 +117,26 @@ def _by_projection(ref: Floats, cand: Floats, slack: float) -> Order | None:
 
 def _nearest_of_all(ours: Floats, theirs: Floats) -> Order:
     squares = np.sum(ours * ours, axis=1)
-    found = np.empty(len(theirs), np.int64)
+    nearest = np.empty(len(theirs), np.int64)
     for start in range(0, len(theirs), _AT_ONCE):
         distance = squares[None, :] - 2 * theirs[start : start + _AT_ONCE] @ ours.T
-        found[start : start + _AT_ONCE] = np.argmin(distance, axis=1)
-    return found
+        nearest[start : start + _AT_ONCE] = np.argmin(distance, axis=1)
+    return nearest
 
 
 def _nearest_of_neighbours(ours: Floats, theirs: Floats) -> Order:
-    """The nearest of those that stand beside it in the order of the first projection."""
+    """The nearest among the neighbours in the order of the first projection."""
     by_first = np.argsort(ours[:, 0])
     line = ours[by_first, 0]
-    found = np.empty(len(theirs), np.int64)
+    nearest = np.empty(len(theirs), np.int64)
     for start in range(0, len(theirs), _AT_ONCE):
         some = theirs[start : start + _AT_ONCE]
         places = np.searchsorted(line, some[:, 0])[:, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS)
         near = by_first[np.clip(places, 0, len(line) - 1)]
         apart = ours[near] - some[:, None, :]
         at = np.argmin(np.einsum("ijk,ijk->ij", apart, apart), axis=1)
-        found[start : start + _AT_ONCE] = near[np.arange(len(some)), at]
-    return found
+        nearest[start : start + _AT_ONCE] = near[np.arange(len(some)), at]
+    return nearest
 
 
 class RowShift(NamedTuple):
@@ -148,7 +148,7 @@ class RowShift(NamedTuple):
 
 
 def shift_of_rows(ref: Floats, cand: Floats, equal: NDArray[np.bool_], slack: float) -> RowShift | None:
-    """By how much rows moved, where all that differ moved by the same; rows put in or padded match nothing."""
+    """By how much rows moved, if all that differ moved by the same; inserted or padded rows match nothing."""
     moved = np.flatnonzero(~equal & np.any(cand != 0, axis=1))
     if len(moved) < _FEWEST_MOVED:
         return None
@@ -169,7 +169,7 @@ def divisors(number: int) -> list[int]:
 
 
 def name_of_order(order: Order, what: str = "rows") -> tuple[str, str, int]:
-    """What an order is called: a kind, a phrase, and the size of its blocks (0 where it has none)."""
+    """What an order is called: a kind, a phrase, and the size of its blocks (0 if it has none)."""
     for name in (_swapped, _shifted, _rope, _blocks, _within_blocks):
         if (found := name(order, what)) is not None:
             return found
@@ -239,7 +239,7 @@ def _within_blocks(order: Order, what: str) -> tuple[str, str, int] | None:
 
 
 def fused_order(order: Order, rows: list[int], names: list[str]) -> str | None:
-    """What is said of parts that were fused in another order, or head by head; None where it is neither."""
+    """A phrase about parts that were fused in another order, or head by head; None if it is neither."""
     starts = np.concatenate(([0], np.cumsum(rows)))[:-1]
     pieces = [np.arange(start, start + count) for start, count in zip(starts, rows, strict=True)]
     for sequence, made in _fused(pieces):

@@ -9,8 +9,8 @@ import pytest
 
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump
+from tests.align.learn.names.test_namesakes import compared
 from tests.align.learn.test_learner import arrays, noise
-from tests.align.learn.test_namesakes import compared
 
 X = noise(1, 1, 9, 16)
 HEADS = ("start", "end", "rank")

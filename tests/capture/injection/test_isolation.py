@@ -21,7 +21,7 @@ from tensordiff.capture.events import Event
 from tensordiff.capture.injection.injector import isolates
 from tensordiff.capture.settings import Injection
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 
 X, GATE, TABLE = np.arange(6.0).reshape(2, 3), np.array([1.0, 2.0, 3.0]), np.ones((16, 3))
 IDS = np.arange(40)

@@ -20,7 +20,7 @@ from tensordiff.capture.process.stream_writer import (
 )
 from tensordiff.dump import open_dump
 from tensordiff.dump.files import FileTensor
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.errors import WriteError
 from tests.processes import PATIENCE_S, until
 

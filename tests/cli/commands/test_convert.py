@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tensordiff.dump import Dump, open_dump
-from tensordiff.dump.convert import convert
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.convert import convert
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.errors import BadFile, WriteError
 from tests.cli.command import Call
 from tests.dump.readers.tools.stand_ins import STAND_INS, A, pt, sglang, tensor

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tests.cli.command import Call, assert_one_sentence
 from tests.weights.making import llama, write_gguf, write_npz, write_sharded
 

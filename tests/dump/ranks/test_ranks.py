@@ -11,7 +11,7 @@ import pytest
 from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import MemoryTensor, entry
-from tensordiff.dump.ranks.joined_tensor import Placed, RankPart, Split, Zigzag
+from tensordiff.dump.ranks.joined_tensor import MeshPlacement, RankPart, Split, Zigzag
 from tensordiff.dump.ranks.ranks import Joined, join_ranks
 from tests.dump.readers.tools.variants import torch_dtensors_of_a_mesh
 from tests.making import numbers, write
@@ -19,9 +19,11 @@ from tests.making import numbers, write
 TOKENS, WIDTH = 6, 8
 
 
-def joined(*ranks: dict[str, Array], placed: Mapping[str, Sequence[Sequence[Placed]]] | None = None) -> Joined:
+def joined(
+    *ranks: dict[str, Array], placements: Mapping[str, Sequence[Sequence[MeshPlacement]]] | None = None
+) -> Joined:
     """Tensors of several ranks, each in the order it ran."""
-    told = placed or {}
+    told = placements or {}
     return join_ranks(
         RankPart(rank, entry(name, MemoryTensor(array)), tuple(told[name][rank]) if name in told else None)
         for rank, tensors in enumerate(ranks)
@@ -95,16 +97,16 @@ def test_what_the_dump_says_comes_first(split: Split) -> None:
         Zigzag(0): [np.concatenate((chunks[0], chunks[3])), np.concatenate((chunks[1], chunks[2]))],
         0: halves(whole, 0), "sum": [whole * 0.25, whole * 0.75],
     }[split]  # fmt: skip
-    told = {"x": [[Placed(0, split)], [Placed(1, split)]]}
-    found = joined({"x": parts[0]}, {"x": parts[1]}, placed=told)
+    told = {"x": [[MeshPlacement(0, split)], [MeshPlacement(1, split)]]}
+    found = joined({"x": parts[0]}, {"x": parts[1]}, placements=told)
     np.testing.assert_allclose(values(found)["x"], whole, rtol=1e-6)
 
 
 def test_a_mesh_of_two_axes() -> None:
     whole = numbers(8, WIDTH, seed=1)
     parts = [quarter for half in halves(whole, 0) for quarter in halves(half, 1)]
-    told = {"x": [[Placed(rank // 2, 0), Placed(rank % 2, 1)] for rank in range(4)]}
-    found = joined(*({"x": part} for part in parts), placed=told)
+    told = {"x": [[MeshPlacement(rank // 2, 0), MeshPlacement(rank % 2, 1)] for rank in range(4)]}
+    found = joined(*({"x": part} for part in parts), placements=told)
     np.testing.assert_array_equal(values(found)["x"], whole)
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.model import Origin
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.dump.readers.native import try_open
-from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import BadFile, NotADump
 from tests.dump.file_damage import FUZZ, keeps_promise, mutated
 from tests.making import numbers, save

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.errors import AlignError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session

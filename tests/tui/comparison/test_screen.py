@@ -15,7 +15,7 @@ from textual.widgets import Button, Input, RadioButton, RadioSet, Static
 
 from tensordiff.align.rules.file import read_rules_file
 from tensordiff.align.rules.rule import Rule
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.session.request import Request
 from tensordiff.session.storage.preferences import Preferences
 from tensordiff.session.storage.state import session_path

@@ -19,7 +19,7 @@ def no_urls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def forget_urls() -> None:
-    for known in (paths._given, paths._folders, store._listings, store._infos, store._places):
+    for known in (paths._given, paths._folders, store._listings, store._infos, store._locations):
         known.clear()
     ranges.clear()
     secrets._secrets.clear()

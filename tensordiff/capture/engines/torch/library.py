@@ -24,7 +24,7 @@ from tensordiff.capture.engines.torch.writing.writer import BackgroundWriter
 from tensordiff.capture.process.disk_space import Budget
 from tensordiff.capture.process.layers import Selection
 from tensordiff.capture.settings import check_layer_regex
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.errors import CaptureError, TensordiffError, printable
 
 _NO_BACKWARD = "no gradient was seen: call loss.backward() within the block"

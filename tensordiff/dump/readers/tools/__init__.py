@@ -1,1 +1,1 @@
-"""Dumps that other people's tools leave: one module each."""
+"""Dumps that other people's tools write: one module each."""

@@ -1,8 +1,8 @@
 """torch.distributed.checkpoint: ``.metadata`` and ``__<rank>_<n>.distcp``, as FSDP and torchtitan save them.
 
-``.metadata`` is a pickle that says of each tensor how large it is, in which pieces it lies, and at which bytes of
-which file; every piece is a complete torch file of its own. A tensor is put together from its pieces. There is no
-order of execution: these are parameters.
+``.metadata`` is a pickle with the size of each tensor, its pieces, and the bytes of each piece in which file; every
+piece is a complete torch file of its own. A tensor is assembled from its pieces. There is no execution order: these are
+parameters.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BIG = 1 << 62
 
 
 class Piece(NamedTuple):
-    """Part of a tensor: where in it, how large, and at which bytes of a file."""
+    """Part of a tensor: its position and size in the tensor, and its bytes in a file."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -53,24 +53,24 @@ class Piece(NamedTuple):
 
 
 class PiecedTensor(NamedTuple):
-    """A tensor that lies in pieces."""
+    """A tensor that is stored in pieces."""
 
     name: str
     spec: Spec
     pieces: tuple[Piece, ...]
 
     def read(self) -> Array:
-        """The pieces put together."""
+        """Assemble the pieces."""
         if len(self.pieces) == 1 and self.pieces[0].sizes == self.spec.shape:
             return self._piece(self.pieces[0])
         file = self.pieces[0].file
         needed = self.spec.nbytes + self.spec.size
         refuse_beyond_memory(file, f"its tensor {self.name!r:.120} takes", needed, "save it in one piece")
-        whole, seen = np.empty(self.spec.shape, self.spec.dtype), np.zeros(self.spec.shape, bool)
+        whole, is_filled = np.empty(self.spec.shape, self.spec.dtype), np.zeros(self.spec.shape, bool)
         for piece in self.pieces:
             where = tuple(slice(o, o + n) for o, n in zip(piece.offsets, piece.sizes, strict=True))
-            whole[where], seen[where] = self._piece(piece), True
-        if not seen.all():
+            whole[where], is_filled[where] = self._piece(piece), True
+        if not is_filled.all():
             raise BadFile(file, f"its pieces of {self.name!r:.120} lie over one another and leave gaps; save it again")
         whole.flags.writeable = False
         return whole
@@ -96,7 +96,7 @@ def try_open(at: DumpPath) -> Dump | None:
     if not files:
         return None
     if METADATA not in at.files and (at.has_steps or set(at.with_suffix(*SUFFIXES)) - set(files)):
-        return None  # they lie beside other tensors, and are named as left out
+        return None  # they lie beside other tensors, and are reported as leftovers
     if METADATA not in at.files:
         raise BadFile(at.path, f"holds {SUFFIX} files and no {METADATA}, which says what is in them; copy that too")
     path = at.path / METADATA
@@ -145,11 +145,11 @@ def _pieced(at: DumpPath, name: str, about: Record, places: dict[tuple[int, ...]
 
 
 def _dtype(properties: object) -> DType:
-    found = properties.attributes.get("dtype") if isinstance(properties, Record) else None
-    if found is None and isinstance(properties, Record) and isinstance(properties.state, tuple) and properties.state:
-        found = properties.state[0]
-    if isinstance(found, TorchDType) and found.name in DTYPES:
-        return DTYPES[found.name]
+    dtype = properties.attributes.get("dtype") if isinstance(properties, Record) else None
+    if dtype is None and isinstance(properties, Record) and isinstance(properties.state, tuple) and properties.state:
+        dtype = properties.state[0]
+    if isinstance(dtype, TorchDType) and dtype.name in DTYPES:
+        return DTYPES[dtype.name]
     raise ValueError("its dtype is not one we read")
 
 

@@ -1,9 +1,9 @@
 """transformers' ``model_addition_debugger``: a tree in JSON, and a safetensors file for each tensor.
 
-``<Class>_debug_tree_FULL_TENSORS.json`` lists modules as they ran, depth first; a tensor's file is called
-``<Class>.<path>_inputs_args_0``, ``_inputs_kwargs_<name>``, ``_outputs``. The tool leaves middle layers out of its
-JSON by default, not out of the folder: those stand where their numbers say. With ``use_repr=True``, and in
-``…_SUMMARY.json``, there are no values: such a dump is one of statistics.
+``<Class>_debug_tree_FULL_TENSORS.json`` lists modules as they ran, depth first; the file of a tensor is called
+``<Class>.<path>_inputs_args_0``, ``_inputs_kwargs_<name>``, ``_outputs``. By default the tool leaves middle layers out
+of its JSON, but not out of the folder: those are ordered by their numbers. With ``use_repr=True``, and in
+``…_SUMMARY.json``, there are no values: such a dump holds statistics.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Node(NamedTuple):
 
 
 def try_open(at: DumpPath) -> Dump | None:
-    """Open a folder that the debugger left, or one of its JSON files."""
+    """Open a folder that the debugger wrote, or one of its JSON files."""
     if not at.is_folder:
         return _open(at, at.path.name, {}) if at.path.name.endswith((_FULL, _SUMMARY)) else None
     trees = at.with_suffix(_FULL.lower()) or at.with_suffix(_SUMMARY.lower())
@@ -87,7 +87,7 @@ def _open(at: DumpPath, tree: str, files: dict[str, str]) -> Dump:
 
 
 def _nodes(node: object, depth: int) -> Iterator[Node]:
-    """Every tensor as it appeared: inputs, what lies within, outputs."""
+    """Every tensor in order of appearance: inputs of a module, tensors of its children, outputs."""
     if not isinstance(node, dict) or not isinstance(module := node.get("module_path"), str) or depth > _MOST_DEPTH:
         return
     inputs = node.get("inputs")
@@ -142,21 +142,22 @@ def port_of(stem: str) -> Port | None:
 
 
 def layer_of(module: str, class_name: str) -> str:
-    """A module's path in the model, as our own captures have it: the class is the model."""
+    """A module's path in the model, as in our own captures: the class is the model."""
     return f"model{module[len(class_name) :]}" if module.startswith(class_name) else module
 
 
 def _repeated(nodes: list[Node], tree: str) -> list[Problem]:
     counts = Counter(node.at for node in nodes)
-    again = [place for place, count in counts.items() if count > 1]
-    if not again:
+    repeated = [place for place, count in counts.items() if count > 1]
+    if not repeated:
         return []
-    why = f"lists {len(again)} tensors more than once (the first: {again[0].module}): only the last run is in a file"
+    first = repeated[0].module
+    why = f"lists {len(repeated)} tensors more than once (the first: {first}): only the last run is in a file"
     return [Problem(tree, why)]
 
 
 class _Order:
-    """Where a file's tensor stands: as listed, or in the place its layer number has among its siblings."""
+    """The position of a file's tensor: as listed, or by the number of its layer among its siblings."""
 
     def __init__(self, nodes: list[Node], class_name: str) -> None:
         self._templates: dict[tuple[str, str], int] = {}
@@ -176,7 +177,7 @@ class _Order:
             is_root = template is None and item.layer == "model"
             return (self._count + 1 if is_root else inside, 0, 0, item.name)
         first = self._first.get(item.layer[: number.start()], self._count)
-        # An output that the tree does not list comes after all that its module holds.
+        # An output that the tree does not list comes after everything inside its module.
         inside = self._after(item.layer) if template is None else template
         return (first, int(number[0]), inside, item.name)
 

@@ -1,8 +1,8 @@
 """flax's msgpack: nested maps whose leaves are arrays, as ``flax.serialization`` writes parameters and intermediates.
 
-An array is extension type 1: msgpack of shape, dtype and bytes. What ``sow`` kept of a module lies under
-``__call__`` in a tuple, which becomes a map with the keys ``0``, ``1``: these are calls. Large arrays are cut into
-chunks. Maps are sorted by nobody, but nothing says that this was the order of execution.
+An array is extension type 1: msgpack of shape, dtype and bytes. What ``sow`` kept of a module lies under ``__call__``
+in a tuple, which becomes a map with the keys ``0``, ``1``: these are calls. Large arrays are cut into chunks. Nobody
+sorts the maps, but nothing says that their order is that of execution.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def try_open(at: DumpPath) -> Dump | None:
         is_ours = at.path.name.lower().endswith(SUFFIX)
         return join_parts(at, FORMAT, [open_file(at.path)], []) if is_ours else None
     names = at.with_suffix(SUFFIX)
-    # Beside a checkpoint in another format it is the same weights once more.
+    # Beside a checkpoint in another format, it is a copy of the same weights.
     is_copy = any(name.startswith("flax_model") for name in names) and "config.json" in at.files
     others = is_copy and (at.with_suffix(".safetensors") or at.with_suffix(".bin"))
     return open_parts(at, FORMAT, names, open_file) if names and not others and not at.has_steps else None
@@ -125,7 +125,7 @@ def _entry(name: str, keys: list[str], stored: PackedArray) -> Entry:
 
 
 def place_of(keys: list[str]) -> tuple[str, str, int]:
-    """Layer, port and call of the keys that lead to an array."""
+    """Layer, port and call from the keys that lead to an array."""
     keys, call = keys[keys[0] in _COLLECTIONS if len(keys) > 1 else 0 :], 1
     if CALL in keys[:-1] and keys[-1].isdecimal():
         keys, call = keys[:-1], int(keys[-1]) + 1
@@ -136,7 +136,7 @@ def place_of(keys: list[str]) -> tuple[str, str, int]:
 
 
 def _parts(key: str) -> tuple[str, ...]:
-    """``layers_1`` is the second of the layers."""
+    """Split a key like ``layers_1``, the second of the layers."""
     match = _NUMBERED.match(key)
     return (match[1], match[2]) if match else (key,)
 

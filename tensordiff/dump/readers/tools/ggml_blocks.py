@@ -1,4 +1,4 @@
-"""ggml's quantized blocks as float32. A block is a few scales and the small integers they belong to.
+"""ggml's quantized blocks as float32. A block is a few scales and the small integers they apply to.
 
 Each function takes blocks as rows of bytes, and returns rows of values. The layouts are those of ``ggml-common.h``.
 """
@@ -16,11 +16,11 @@ Floats = NDArray[np.float32]
 PLAIN = {
     0: "float32", 1: "float16", 24: "int8", 25: "int16", 26: "int32", 27: "int64", 28: "float64", 30: "bfloat16",
 }  # fmt: skip
-"""Types that are numbers as they are, by their code."""
+"""Types that are plain numbers, by their code."""
 
 
 def _half(raw: Bytes) -> Floats:
-    """Scales of 16 bits, a column for each."""
+    """16-bit scales, one column each."""
     return np.ascontiguousarray(raw).view(np.float16).astype(np.float32)
 
 
@@ -132,6 +132,7 @@ def q3_k(raw: Bytes) -> Floats:
 
 
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+"""The values that four bits stand for: in llama.cpp's table (``_IQ4``), and as e2m1 (``_FP4``)."""
 _FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 """The values that four bits stand for: by llama.cpp's table, and as e2m1."""
 
@@ -200,7 +201,7 @@ UNREAD = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S",
     29: "IQ1_M",
 }  # fmt: skip
-"""Types whose values stand in large tables of llama.cpp's, or that it never writes to files."""
+"""Types whose values come from large tables of llama.cpp, or that it never writes to files."""
 
 _AT_ONCE = 1 << 14  # blocks; temporary arrays stay small
 

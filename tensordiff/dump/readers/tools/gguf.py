@@ -1,8 +1,8 @@
 """GGUF files: llama.cpp's weights, and whatever else its library was asked to write.
 
-A header of keys and values, a row for each tensor (name, dimensions with the fastest first, type, offset), then
-the data. Quantized tensors are dequantized to float32 when read (``ggml_blocks``). Versions 2 and 3 are read. There is
-no order of execution.
+A header of keys and values, a row for each tensor (name, dimensions with the fastest first, type, offset), then the
+data. Quantized tensors are dequantized to float32 when read (``ggml_blocks``). Versions 2 and 3 are read. There is no
+execution order.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class QuantizedTensor:
 
     @property
     def spec(self) -> Spec:
-        """As it is read: float32."""
+        """The spec as it is read: float32."""
         return Spec(self.shape, DTYPES["float32"])
 
     def read(self) -> Array:
@@ -98,7 +98,7 @@ class PlainTensor:
 
 
 class _Cursor:
-    """Reading a header from its start, never past its end."""
+    """Reads a header from its start, never past its end."""
 
     def __init__(self, buffer: Buffer, path: Path) -> None:
         self.buffer, self.path, self.at = buffer, path, 4
@@ -125,7 +125,7 @@ class _Cursor:
         return self.buffer[start : self.at].decode("utf-8", "replace")
 
     def value(self, kind: int, depth: int = 0) -> int | None:
-        """A value's number; None for text and lists, which are passed over."""
+        """A value if it is a number; None for text and lists, which are skipped."""
         if kind in _SCALARS:
             return self.take(_SCALARS[kind])
         if kind == _STRING:

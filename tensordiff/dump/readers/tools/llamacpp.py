@@ -1,8 +1,8 @@
 """llama.cpp: the log of ``llama-debug`` or ``llama-eval-callback``, and the logits of ``--save-logits``.
 
 A log prints a line ``NAME = (f32) OP(…) = {dimensions}`` for each tensor, at most three values at both ends of each
-axis, and their sum: such a dump is one of statistics. Passes are steps; the warm-up of two tokens that may come first
-is the last step. Names repeat: a name's second tensor is its second call. Logits are raw float32 in
+axis, and their sum: such a dump holds statistics. Passes are steps; a warm-up of two tokens that comes first is made
+the last step. Names repeat: the second tensor of a name is its second call. Logits are raw float32 in
 ``llamacpp-<model>.bin`` beside ``…-tokens.bin``.
 """
 
@@ -35,9 +35,9 @@ FORMATS = (
     ),
 )
 
-_LOOKED_AT = 1 << 16
+_HEAD_BYTES = 1 << 16
 _MARKS = (b"common_debug_cb_eval:", b"ggml_debug:")
-_LINE = re.compile(  # one try a line, and no part of it that another could take: a log may have any length
+_LINE = re.compile(  # one try per line and no ambiguous parts, since a log may have any length
     r"(?m)^.{0,200}?(?:common_debug_cb_eval|ggml_debug):[^\S\n]{1,80}((?:(?! = \().){1,400}) = \((\w{1,20})\)"
     r"[^\S\n]{1,80}(\w{1,40})\((.{0,2000}?)\}?\) = "
     r"\{(\d{1,12}), (\d{1,12}), (\d{1,12}), (\d{1,12})\}"
@@ -51,7 +51,7 @@ _WARM_UP = 2
 _TOKENS = "-tokens.bin"
 _LOGS = (".log", ".txt", ".out", "")
 
-# What ggml's names of Llama's graph stand for. Q and K are not among them: their rows are permuted for its rope.
+# The layers behind ggml's names for Llama's graph. Q and K are not among them: their rows are permuted for its rope.
 _BLOCK = {
     ("attn_norm", 1): ("input_layernorm", "output"),
     ("Vcur", 1): ("self_attn.v_proj", "output"),
@@ -68,7 +68,7 @@ _BLOCK = {
 _WHOLE = {"embd": "embed_tokens", "result_norm": "norm", "result_output": "lm_head"}
 
 
-class Printed(NamedTuple):
+class PrintedTensor(NamedTuple):
     """A tensor as a log shows it."""
 
     name: str
@@ -87,10 +87,10 @@ def try_open(at: DumpPath) -> Dump | None:
         beside = at.path.name.endswith(".bin") and at.path.with_name(at.path.name[:-4] + _TOKENS).is_file()
         return _open_logits(at, [at.path.name]) if beside else None
     if logits := [n[: -len(_TOKENS)] + ".bin" for n in at.files if n.endswith(_TOKENS)]:
-        there = [name for name in logits if name in at.files]
-        if len(there) > 1:  # llama.cpp's scripts put both sides into one folder
-            raise BadFile(at.path, f"holds the logits of {len(there)} runs; name one of {', '.join(there):.200}")
-        return _open_logits(at, there)
+        present = [name for name in logits if name in at.files]
+        if len(present) > 1:  # llama.cpp's scripts put both sides into one folder
+            raise BadFile(at.path, f"holds the logits of {len(present)} runs; name one of {', '.join(present):.200}")
+        return _open_logits(at, present)
     logs = [name for name in at.with_suffix(*_LOGS[:-1]) if _is_log(at.path / name)]
     if not logs:
         return None
@@ -106,12 +106,12 @@ def try_open(at: DumpPath) -> Dump | None:
 
 
 def _is_log(path: Path) -> bool:
-    head = open_buffer(path)[:_LOOKED_AT]
+    head = open_buffer(path)[:_HEAD_BYTES]
     return any(mark in head for mark in _MARKS)
 
 
 def _open_log(at: DumpPath, path: Path) -> Dump:
-    passes = _passes(_printed(path))
+    passes = _passes(_parse_log(path))
     if not passes:
         raise BadFile(path, "shows no tensor whole; was the run stopped?")
     if len(passes) > 1 and _tokens(passes[0]) == _WARM_UP < _tokens(passes[1]):
@@ -121,13 +121,13 @@ def _open_log(at: DumpPath, path: Path) -> Dump:
         calls: Counter[str] = Counter()
         for one in printed:
             calls[one.name] += 1
-            layer, port, call = _place(one.name, calls[one.name])
+            layer, port, call = _layer_and_port(one.name, calls[one.name])
             name = one.name if calls[one.name] == 1 else f"{one.name}({calls[one.name]})"
             entries.append(Entry(name, layer, port, call, step, SampleTensor(one.values), Origin(one.operation)))
     return Dump(at.path, FORMAT, tuple(entries), True, (), statistics=(SAMPLE,))
 
 
-def _place(name: str, call: int) -> tuple[str, str, int]:
+def _layer_and_port(name: str, call: int) -> tuple[str, str, int]:
     match = _NUMBERED.match(name)
     if match and (known := _BLOCK.get((match[1], call))):
         part, port = known
@@ -137,13 +137,13 @@ def _place(name: str, call: int) -> tuple[str, str, int]:
     return name, "output", call
 
 
-def _tokens(printed: list[Printed]) -> int:
+def _tokens(printed: list[PrintedTensor]) -> int:
     return printed[0].shape[-2] if len(printed[0].shape) > 1 else 1
 
 
-def _passes(printed: Iterator[Printed]) -> list[list[Printed]]:
-    """Tensors pass by pass: a pass begins with the name that the first began with."""
-    passes: list[list[Printed]] = []
+def _passes(printed: Iterator[PrintedTensor]) -> list[list[PrintedTensor]]:
+    """Tensors by pass: a pass begins with the name that the first one began with."""
+    passes: list[list[PrintedTensor]] = []
     for one in printed:
         if not passes or (one.name == passes[0][0].name and one.operation == passes[0][0].operation):
             passes.append([])
@@ -151,7 +151,7 @@ def _passes(printed: Iterator[Printed]) -> list[list[Printed]]:
     return passes
 
 
-def _printed(path: Path) -> Iterator[Printed]:
+def _parse_log(path: Path) -> Iterator[PrintedTensor]:
     text = os.fsdecode(bytes(map_file(path)[:]))
     heads = list(_LINE.finditer(text))
     for index, head in enumerate(heads):
@@ -162,18 +162,18 @@ def _printed(path: Path) -> Iterator[Printed]:
         shape = tuple(int(n) for n in head.group(8, 7, 6, 5))
         values = _values(text[head.end() : total.start()], shape)
         if values is not None:
-            yield Printed(head[1].strip(), head[2], head[3], shape, values, _float(total[1]))
+            yield PrintedTensor(head[1].strip(), head[2], head[3], shape, values, _float(total[1]))
 
 
 def _values(text: str, shape: tuple[int, ...]) -> Array | None:
-    """What was printed, in the shape it was printed in: without leading axes of one."""
+    """The printed values, in the shape they were printed in: without leading axes of size 1."""
     while shape and shape[0] == 1:
         shape = shape[1:]
     shown = tuple(min(n, 2 * _EDGE) for n in shape)
     numbers = [float(value) for value in _VALUE.findall(text)]
     if len(numbers) != int(np.prod(shown)):
         return None
-    # Four decimals: what is smaller than 1 has few digits left.
+    # Only four decimals are printed, so numbers below 1 have few digits.
     is_large = max(map(abs, numbers), default=0) > _HALF
     values = np.array(numbers).reshape(shown).astype(DTYPES["bfloat16" if is_large else "float16"])
     values.flags.writeable = False

@@ -1,7 +1,7 @@
-"""Megatron's activation dumps: ``iter_0000001/mp_rank_<tp>[_<pp>][_<ep>].pth``, one file a rank.
+"""Megatron's activation dumps: ``iter_0000001/mp_rank_<tp>[_<pp>][_<ep>].pth``, one file per rank.
 
-A file holds ``{"model_chunk0": {"<module>/input0": tensor, …}}`` in the order that modules ran. Iterations are
-steps; pipeline stages follow one another, and number their layers from 0 each.
+A file holds ``{"model_chunk0": {"<module>/input0": tensor, …}}`` in the order that modules ran. Iterations are steps;
+pipeline stages follow one another, and each numbers its layers from 0.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def try_open(at: DumpPath) -> Dump | None:
 
 
 def _missing(at: DumpPath, files: list[_RankFile]) -> Iterator[Problem]:
-    """Ranks that other files speak of: numbers are counted from 0, and stages are numbered where there are several."""
+    """Report missing ranks: numbers count from 0, and stages are numbered if there are several."""
     for folder in dict.fromkeys(file.path.parent for file in files):
         here = [file for file in files if file.path.parent == folder]
         stages = {file.pp for file in here}
@@ -91,7 +91,7 @@ def _missing(at: DumpPath, files: list[_RankFile]) -> Iterator[Problem]:
 
 
 def _with_expert_ranks(opened: list[tuple[_RankFile, list[Entry]]]) -> list[tuple[_RankFile, list[Entry]]]:
-    """Without pipeline stages the second number is the expert rank's: then every file begins with the embedding."""
+    """Without pipeline stages, the second number is the expert rank: then every file begins with the embedding."""
     later = [entries for file, entries in opened if file.pp]
     is_expert = all(not file.ep for file, _ in opened) and any("embed" in e.layer for entries in later for e in entries)
     return [(file._replace(pp=0, ep=file.pp) if is_expert else file, entries) for file, entries in opened]
@@ -118,7 +118,7 @@ def _parts(chunks: list[_Chunk]) -> Iterator[RankPart]:
         blocks[step] = max([blocks[step], *(number + 1 + first for number in numbers)])
         for chunk in stage:
             rank = chunk.file.ep * 10_000 + chunk.file.tp
-            yield from (RankPart(rank, _numbered(item, first)) for item in chunk.entries)
+            yield from (RankPart(rank, _renumbered(item, first)) for item in chunk.entries)
 
 
 def _find(at: DumpPath) -> tuple[list[_RankFile], frozenset[str]]:
@@ -129,13 +129,13 @@ def _find(at: DumpPath) -> tuple[list[_RankFile], frozenset[str]]:
         folder, top = at.path / "activations", "activations"
         folders = list_below(folder).folders
     iterations = [name for name in folders if _ITERATION.match(name)]
-    found = [
+    files = [
         _rank_file(folder / name / file, step)
         for step, name in enumerate(iterations)
         for file in list_below(folder / name).files
         if _FILE.match(file)
     ]
-    return found, frozenset((top,) if top else iterations)
+    return files, frozenset((top,) if top else iterations)
 
 
 def _rank_file(path: Path, step: int) -> _RankFile:
@@ -145,7 +145,7 @@ def _rank_file(path: Path, step: int) -> _RankFile:
 
 
 def _entry(item: Entry, file: _RankFile) -> Entry:
-    """An entry with the layer and port that its key says."""
+    """An entry with the layer and port that its key gives."""
     chunk = _CHUNK.match(item.name)
     name = item.name[chunk.end() :] if chunk else item.name
     match = _PORT.match(name)
@@ -155,8 +155,8 @@ def _entry(item: Entry, file: _RankFile) -> Entry:
     return item._replace(name=name, layer=match[1], port="output" if port == "output_0" else port, step=file.step)
 
 
-def _numbered(item: Entry, first: int) -> Entry:
-    """An entry of a stage whose layers are numbered from 0, where ``first`` is the number of its first in the model."""
+def _renumbered(item: Entry, first: int) -> Entry:
+    """An entry of a stage whose layers count from 0; ``first`` is the number of its first layer in the model."""
     if not first:
         return item
     layer = _LAYER.sub(lambda m: f"layers.{int(m[1]) + first}", item.layer)

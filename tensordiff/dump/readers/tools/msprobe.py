@@ -1,8 +1,8 @@
-"""msprobe (MindStudio): ``step0/rank0/dump.json`` with what each module took and gave, and a file for each tensor.
+"""msprobe (MindStudio): ``step0/rank0/dump.json`` with inputs and outputs of each module, and a file for each tensor.
 
 ``dump.json`` lists modules as they ended, ``construct.json`` as they began. A key is
-``Module.<path>.<Class>.forward.<call>``; the class is no part of the layer, since the two sides of a comparison may
-differ in it. With ``task: statistics`` there are no files, and the dump is one of statistics.
+``Module.<path>.<Class>.forward.<call>``; the class is not part of the layer, since the two sides of a comparison may
+differ in it. With ``task: statistics`` there are no files, and the dump holds statistics.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ FORMATS = (
 
 DUMP, CONSTRUCT, DATA = "dump.json", "construct.json", "dump_tensor_data"
 SAVED = "debug.json"
-"""What ``PrecisionDebugger.save`` was given, by the names that the user chose."""
+"""The tensors given to ``PrecisionDebugger.save``, under names that the user chose."""
 _STATISTICS = ("max", "min", "mean", "rms")
 _MODULE = re.compile(r"^(?:Module|Cell)\.(.+)\.([^.]+)\.(forward|backward|parameters_grad)(?:\.(\d{1,9}))?$", re.DOTALL)
 _SAVED_NAME = re.compile(r"^(.+)\.(\d{1,9})\.debug$", re.DOTALL)
 _FUNCTION = re.compile(r"^(.+?)\.(\d{1,9})\.(forward|backward)$", re.DOTALL)
 _RANK = re.compile(r"rank_?(\d{1,9})")
 _STEP = re.compile(r"step_?(\d{1,9})")
-_DEEPEST = 16
-_TOO_DEEP = f"what lies deeper than {_DEEPEST} levels"
+_MOST_DEPTH = 16
+_TOO_DEEP = f"what lies deeper than {_MOST_DEPTH} levels"
 _BIG = 1 << 62
 
 
 class RankFolder(NamedTuple):
-    """Where one rank of one step lies."""
+    """The folder of one rank in one step."""
 
     path: Path
     step: int
@@ -62,7 +62,7 @@ class RankFolder(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What a key of ``dump.json`` says."""
+    """The meaning of a key of ``dump.json``."""
 
     layer: str
     module_class: str | None
@@ -71,7 +71,7 @@ class Call(NamedTuple):
 
 
 def try_open(at: DumpPath) -> Dump | None:
-    """Open a folder of steps, of ranks, or that of one rank."""
+    """Open a folder of steps, of ranks, or of one rank."""
     folders = _rank_folders(at) if at.is_folder else []
     if not folders:
         return None
@@ -104,20 +104,22 @@ def try_open(at: DumpPath) -> Dump | None:
 def _rank_folders(at: DumpPath) -> list[RankFolder]:
     if (listed := _index_in(at.files)) and (DATA in at.folders or _is_dump(at.path / listed)):
         return [RankFolder(at.path, 0, 0)]
-    found: list[tuple[int, Path]] = []
+    step_paths: list[tuple[int, Path]] = []
     for name in at.folders:
         step = _STEP.fullmatch(name)
         if step is None and not _RANK.fullmatch(name) and not name.startswith("proc"):
             continue
         below = list_below(at.path / name)
         if _index_in(below.files):
-            found.append((0, at.path / name))
+            step_paths.append((0, at.path / name))
         elif step is not None:
             inner = (at.path / name / n for n in below.folders if _RANK.fullmatch(n) or n.startswith("proc"))
-            found += ((int(step[1]), path) for path in inner if _index_in(list_below(path).files))
+            step_paths += ((int(step[1]), path) for path in inner if _index_in(list_below(path).files))
     folders = []
-    for step_number in sorted({step for step, _ in found}):
-        paths = sorted((path for step, path in found if step == step_number), key=lambda path: natural_key(path.name))
+    for step_number in sorted({step for step, _ in step_paths}):
+        paths = sorted(
+            (path for step, path in step_paths if step == step_number), key=lambda path: natural_key(path.name)
+        )
         for index, path in enumerate(paths):
             match = _RANK.fullmatch(path.name)
             folders.append(RankFolder(path, step_number, int(match[1]) if match else index))
@@ -125,7 +127,7 @@ def _rank_folders(at: DumpPath) -> list[RankFolder]:
 
 
 def _index_in(files: Collection[str]) -> str | None:
-    """The list of a rank's tensors among its files: of its modules, else of what the user saved."""
+    """The file that lists a rank's tensors: that of its modules, otherwise that of what the user saved."""
     return next((name for name in (DUMP, SAVED) if name in files), None)
 
 
@@ -152,7 +154,7 @@ def _open_rank(folder: RankFolder) -> tuple[list[Entry], list[Problem], bool]:
     empty: list[str] = []
     for key, about in data.items():
         call = _call(key)
-        leaves = _below("output", about, 0) if _SAVED_NAME.match(key) else _leaves(about)
+        leaves = _nested_leaves("output", about, 0) if _SAVED_NAME.match(key) else _leaves(about)
         for port, leaf in leaves:
             stored, problem = _stored(folder.path / DATA, files, leaf, has_values)
             problems += [problem] if problem else []
@@ -162,8 +164,8 @@ def _open_rank(folder: RankFolder) -> tuple[list[Entry], list[Problem], bool]:
             elif not has_values:
                 empty.append(f"{key} {port}")
     if empty:
-        said = f"{len(empty)} tensors have no statistics that can be compared (null, or sums that overflowed)"
-        problems.append(Problem(index.name, f"{said}, first {empty[0]!r:.120}; they are left out", is_unread=True))
+        what = f"{len(empty)} tensors have no statistics that can be compared (null, or sums that overflowed)"
+        problems.append(Problem(index.name, f"{what}, first {empty[0]!r:.120}; they are left out", is_unread=True))
     problems += (
         Problem(f"{DATA}/{name}", f"is named nowhere in {index.name}; it is not read", is_unread=True)
         for name in sorted(files - used)
@@ -207,7 +209,7 @@ def _call(key: str) -> Call:
 def _entry(key: str, call: Call, port: str, stored: StoredTensor, step: int) -> Entry:
     layer, name = f"{call.layer}.grad" if call.is_backward else call.layer, f"{key} {port}"
     if port.startswith("parameter_"):
-        # A parameter is one of the things an output depends on, and none of the outputs; its gradient is one.
+        # A parameter is something that an output depends on, so it is an input; its gradient is an output.
         name_of_it = port.removeprefix("parameter_")
         layer = f"{call.layer}.{name_of_it}.grad" if call.is_backward else f"{layer}.{name_of_it}"
         port = "output" if call.is_backward else "input_parameter"
@@ -227,23 +229,23 @@ def _leaves(about: object) -> Iterator[tuple[str, dict[str, object]]]:
         value = about.get(part)
         if isinstance(value, list) and len(value) == 1 and kind == "output":
             value = value[0]
-        yield from _below(kind, value, 0)
+        yield from _nested_leaves(kind, value, 0)
     if not about.keys() & _PARTS.keys():  # gradients of parameters, by name
         for name, value in about.items():
-            yield from _below(
+            yield from _nested_leaves(
                 f"parameter_{name}", value[0] if isinstance(value, list) and len(value) == 1 else value, 0
             )
 
 
-def _below(port: str, value: object, depth: int) -> Iterator[tuple[str, dict[str, object]]]:
+def _nested_leaves(port: str, value: object, depth: int) -> Iterator[tuple[str, dict[str, object]]]:
     if isinstance(value, dict) and isinstance(value.get("type"), str) and "shape" in value:
         yield port, value
-    elif isinstance(value, dict | list) and depth >= _DEEPEST:
+    elif isinstance(value, dict | list) and depth >= _MOST_DEPTH:
         yield port, {"data_name": _TOO_DEEP}
     elif isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, below in items:
-            yield from _below(f"{port}_{key}", below, depth + 1)
+            yield from _nested_leaves(f"{port}_{key}", below, depth + 1)
 
 
 def _stored(

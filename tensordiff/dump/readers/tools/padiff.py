@@ -1,6 +1,6 @@
 """PaDiff: ``report.json``, a tree of layers with the order they ran in, and ``tensors/tensor_N.npy``.
 
-The paths in the report are those of the machine that wrote it; only a file's name is used.
+The paths in the report are those of the machine that wrote it; only file names are used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Output(NamedTuple):
 
 
 def try_open(at: DumpPath) -> Dump | None:
-    """Open a folder that PaDiff left."""
+    """Open a folder that PaDiff wrote."""
     if not at.is_folder or REPORT not in at.files or TENSORS not in at.folders:
         return None
     path = at.path / REPORT
@@ -70,15 +70,15 @@ def try_open(at: DumpPath) -> Dump | None:
             if file not in named and is_named_as_tensors(file)
         ),
     ]
-    there = set(files.files)
-    entries = tuple(_entries(at, [output for output in outputs if output.file in there]))
+    present = set(files.files)
+    entries = tuple(_entries(at, [output for output in outputs if output.file in present]))
     if not entries:
         raise BadFile(path, f"names no tensor that lies in {TENSORS}")
     return Dump(at.path, FORMAT, entries, True, tuple(problems), files=frozenset((TENSORS,)))
 
 
 def _entries(at: DumpPath, outputs: list[_Output]) -> Iterator[Entry]:
-    """A layer that is listed again was called again."""
+    """The entries of the outputs; a layer that is listed again was called again."""
     calls: Counter[tuple[str, str]] = Counter()
     for o in outputs:
         calls[o.layer, o.port] += 1

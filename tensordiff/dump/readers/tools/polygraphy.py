@@ -1,7 +1,7 @@
 """Polygraphy's RunResults: JSON with arrays as base64 of ``.npy``. Iterations are steps.
 
-Order is the runner's own. Several runners may share one file: ``outputs.json::trt`` means the one whose name begins so.
-Inputs, which ``--save-inputs`` writes to a file of their own, are read from beside it.
+The order is the runner's own. Several runners may share one file: ``outputs.json::trt`` selects the one whose name
+begins so. Inputs, which ``--save-inputs`` writes to a file of their own, are read from the same folder.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class EncodedArray:
 
     @cached_property
     def spec(self) -> Spec:
-        """Shape and dtype; of a ``.npy`` from the first characters."""
+        """Shape and dtype; for a ``.npy``, from the first characters."""
         head = self._decode(self.text[: 4 * (MAX_HEADER_BYTES // 3)])
         return self._header(head).spec if head[:4] != MEMBER_MAGIC else self._stored(self._decode(self.text)).spec
 
@@ -68,7 +68,7 @@ class EncodedArray:
         return parse_header(data, self.path, f"its array {self.name!r:.120}")
 
     def _stored(self, data: bytes) -> MemoryTensor:
-        """The one array of an archive: ``np.savez`` or ``torch.save``."""
+        """The only array of an archive: ``np.savez`` or ``torch.save``."""
         if b"data.pkl" in data[:_LOOKED_AT]:
             return MemoryTensor(tensor_of(open_archive_bytes(self.path, data), self.name))
         return MemoryTensor(only_array(data, self.path, f"its array {self.name!r:.120}"))
@@ -132,7 +132,7 @@ def _runner(at: DumpPath, runners: list[str]) -> str | None:
 
 
 def _shortest_prefix(name: str, names: list[str]) -> str:
-    """As much of a name, in whole words, as no other begins with."""
+    """The shortest beginning of a name, in whole words, that no other name shares."""
     words = name.split("-")
     prefixes = ("-".join(words[: k + 1]) for k in range(len(words)))
     return next((p for p in prefixes if sum(other.startswith(p) for other in names) == 1), name)

@@ -1,6 +1,6 @@
 """A file for each rank: ``rank0.pt``, ``rank1.pt``, whatever the tensors in them are called.
 
-What a DTensor says of its placement decides how the parts make the whole; without one, shapes and values do.
+If a tensor is a DTensor, its placement decides how the parts make the whole; otherwise shapes and values do.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 from tensordiff.dump.folders import DumpPath, FilePart
 from tensordiff.dump.model import Dump, Problem
-from tensordiff.dump.ranks.joined_tensor import Placed, RankPart, Split
+from tensordiff.dump.ranks.joined_tensor import MeshPlacement, RankPart, Split
 from tensordiff.dump.ranks.ranks import join_ranks
 from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.npy import open_npz
 from tensordiff.dump.readers.safetensors import open_file as open_safetensors
-from tensordiff.dump.readers.torch.reader import InArchive, open_file, why_part
+from tensordiff.dump.readers.torch.reader import InArchive, open_file, partial_dtensor_problem
 from tensordiff.dump.readers.torch.walk import DTensorPlacement
 from tensordiff.errors import BadFile
 
@@ -42,7 +42,7 @@ _OPEN: dict[str, Callable[[Path], FilePart]] = {
 
 
 def try_open(at: DumpPath) -> Dump | None:
-    """Open a folder in which every tensor file is one rank's."""
+    """Open a folder in which every tensor file belongs to one rank."""
     tensors = at.with_suffix(*_OPEN) if at.is_folder else []
     matches = [(name, match) for name in tensors if (match := _FILE.match(name))]
     outlines = {(match[1], match[3], match[4]) for _, match in matches}
@@ -61,26 +61,26 @@ def try_open(at: DumpPath) -> Dump | None:
         is_ordered = is_ordered and part.ordered
         for item in part.entries:
             placement = item.stored.found.placement if isinstance(item.stored, InArchive) else None
-            parts.append(RankPart(int(match[2]), item, _placed(placement, int(match[2]))))
+            parts.append(RankPart(int(match[2]), item, _placements(placement, int(match[2]))))
     if not parts:
         raise BadFile(at.path, problems[-1].sentence)
     joined = join_ranks(parts)
-    problems += (*joined.problems, *filter(None, map(why_part, joined.entries)))
+    problems += (*joined.problems, *filter(None, map(partial_dtensor_problem, joined.entries)))
     return Dump(at.path, FORMAT, joined.entries, is_ordered, tuple(problems), files=frozenset(tensors))
 
 
-def _placed(placement: DTensorPlacement | None, rank: int) -> tuple[Placed, ...] | None:
-    """A rank's place on each axis of a DTensor's mesh; None where it is no DTensor, or its mesh is not known."""
+def _placements(placement: DTensorPlacement | None, rank: int) -> tuple[MeshPlacement, ...] | None:
+    """A rank's position on each axis of a DTensor's mesh; None if it is no DTensor, or its mesh is not known."""
     if placement is None:
         return None
     splits = [_split(one) for one in placement.placements]
     if len(placement.place) == len(splits):
-        return tuple(map(Placed, placement.place, splits))
+        return tuple(map(MeshPlacement, placement.place, splits))
     if len(splits) == 1:
-        return (Placed(rank, splits[0]),)
+        return (MeshPlacement(rank, splits[0]),)
     if len(placement.mesh) != len(splits) or rank >= math.prod(placement.mesh):
         return None
-    return tuple(map(Placed, map(int, np.unravel_index(rank, placement.mesh)), splits))
+    return tuple(map(MeshPlacement, map(int, np.unravel_index(rank, placement.mesh)), splits))
 
 
 def _split(one: str | int) -> Split:

@@ -1,9 +1,9 @@
 """SGLang's dumper: a file for each tensor whose name is ``key=value`` pairs joined by ``___``, or a file for each pass.
 
-Old files hold a bare tensor and count ``forward_pass_id``; newer ones hold ``{"value", "meta"}`` and count
-``step``. Order is ``dump_index``, for each rank by itself, and no part of a name. ``meta`` may say how a tensor is
-split: ``dims = "b s h[tp]"``. The pass files of its tensor hook, ``TP0_PP0_Rank0_pid7/Pass00000.pt``, hold a whole
-pass each; what stands before the first embedding in one belongs to the pass before.
+Old files hold a bare tensor and count ``forward_pass_id``; newer ones hold ``{"value", "meta"}`` and count ``step``.
+The order is ``dump_index``, separately for each rank, and it is not part of a name. ``meta`` may say how a tensor is
+split: ``dims = "b s h[tp]"``. The pass files of its tensor hook, ``TP0_PP0_Rank0_pid7/Pass00000.pt``, hold a whole pass
+each; what precedes the first embedding in one belongs to the previous pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensordiff.dump.folders import DumpPath, list_below
 from tensordiff.dump.leftovers import unread_within
 from tensordiff.dump.model import Dump, Entry, Problem
 from tensordiff.dump.names import parse_name
-from tensordiff.dump.ranks.joined_tensor import Placed, RankPart, Split, Zigzag
+from tensordiff.dump.ranks.joined_tensor import MeshPlacement, RankPart, Split, Zigzag
 from tensordiff.dump.ranks.ranks import join_ranks
 from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.torch.archive import open_archive
@@ -34,16 +34,16 @@ FORMATS = (
     ),
 )
 
-_JOINT = "___"
+_SEPARATOR = "___"
 _PASS = re.compile(r"^Pass(\d{1,9})\.pt$")
 _RANK_FOLDER = re.compile(r"^TP(\d+)_PP(\d+)_Rank(\d+)(?:_pid\d+)?$")
 _EMBEDDING = re.compile(r"(?i)embed|(?:^|\.)wte$")
-_HOOKED = "non_intrusive__"
+_HOOK_PREFIX = "non_intrusive__"
 _IN_LAYER: dict[str, tuple[str, str | None]] = {
     "layer": ("", None), "attn": ("self_attn", None),
     "layer_start__hidden_states": ("", "input_0"), "layer_end__hidden_states": ("", "output"),
 }  # fmt: skip
-"""What its own models call a layer's parts: the part, and the port where the name says it."""
+"""What its own models call a layer's parts: the part, and the port if the name says it."""
 _DIM = re.compile(r"^(?:[A-Za-z_1]\w*|\([\w*]+\))(?:\[([^\]]*)\]|\(([^)]*)\))?$")
 """An axis, and what splits it: ``h[tp]``, ``s[cp:zigzag,sp]``, ``h[tp:partial]``; older ``h(tp,partial)``."""
 _MESH = frozenset(("tp", "cp", "ep", "sp", "etp", "pp", "dp", "attn_tp", "moe_tp"))
@@ -58,7 +58,7 @@ class _File(NamedTuple):
 
 
 def try_open(at: DumpPath) -> Dump | None:
-    """Open a folder of the dumper, one that holds such a folder, or one of pass files."""
+    """Open a folder of the dumper, one that contains such a folder, or one of pass files."""
     if not at.is_folder:
         return None
     if any(_RANK_FOLDER.match(name) for name in at.folders) or any(map(_PASS.match, at.files)):
@@ -74,9 +74,9 @@ def try_open(at: DumpPath) -> Dump | None:
 
 def _named(folder: Path, names: list[str]) -> list[_File]:
     return [
-        _File(folder / name, dict(part.split("=", 1) for part in name[: -len(".pt")].split(_JOINT) if "=" in part))
+        _File(folder / name, dict(part.split("=", 1) for part in name[: -len(".pt")].split(_SEPARATOR) if "=" in part))
         for name in names
-        if name.endswith(".pt") and _JOINT in name and "name=" in name
+        if name.endswith(".pt") and _SEPARATOR in name and "name=" in name
     ]
 
 
@@ -92,12 +92,12 @@ def _open_files(at: DumpPath, files: list[_File], taken: set[str]) -> Dump:
         calls[key] += 1
         name = f"{layer}-{port}" if calls[key] == 1 else f"{layer}({calls[key]})-{port}"
         try:
-            placed = _placed(file, rank)
+            placements = _placements(file, rank)
         except BadFile as error:
             problems.append(Problem(str(file.path.relative_to(at.path)), error.problem, is_unread=True))
             continue
         stored = TorchFile(str(file.path.parent), file.path.name)
-        parts.append(RankPart(rank, Entry(name, layer, port, calls[key], step, stored), placed))
+        parts.append(RankPart(rank, Entry(name, layer, port, calls[key], step, stored), placements))
     joined = join_ranks(parts)
     problems += unread_within(at, taken, [file.path for file in files])
     return Dump(at.path, FORMAT, joined.entries, True, (*problems, *joined.problems), files=frozenset(taken))
@@ -113,8 +113,8 @@ def place_of(name: str, layer_id: str | None) -> tuple[str, str]:
         if name.startswith(prefix):
             layer, port = place_of(name.removeprefix(prefix), layer_id)
             return f"{layer}.{prefix[:-2]}", port
-    hooked = name.startswith(_HOOKED)
-    layer, port = _hooked(name.removeprefix(_HOOKED)) if hooked else parse_name(name)[:2]
+    hooked = name.startswith(_HOOK_PREFIX)
+    layer, port = _parse_hooked_name(name.removeprefix(_HOOK_PREFIX)) if hooked else parse_name(name)[:2]
     number = layer_id if layer_id is not None and layer_id.isdecimal() else None
     if number is None or re.search(rf"(?<![^.]){number}(?![^.])", layer):
         return layer, port
@@ -124,8 +124,8 @@ def place_of(name: str, layer_id: str | None) -> tuple[str, str]:
     return f"layers.{number}.{layer}".rstrip("."), port
 
 
-def _hooked(name: str) -> tuple[str, str]:
-    """``model.layers.0.mlp.inputs.0`` and ``….output.1``."""
+def _parse_hooked_name(name: str) -> tuple[str, str]:
+    """Parse ``model.layers.0.mlp.inputs.0`` and ``….output.1``."""
     match = re.match(r"^(?:(.*)\.)?(inputs|output)(?:\.(.+))?$", name, re.DOTALL)
     if match is None:
         return name, "output"
@@ -133,8 +133,8 @@ def _hooked(name: str) -> tuple[str, str]:
     return match[1] or "model", f"{kind}_{match[3].replace('.', '_')}" if match[3] else kind
 
 
-def _placed(file: _File, rank: int) -> tuple[Placed, ...] | None:
-    """How a tensor is divided among ranks, where its notes say so; None where they say nothing."""
+def _placements(file: _File, rank: int) -> tuple[MeshPlacement, ...] | None:
+    """How a tensor is split among ranks, if its metadata says so; otherwise None."""
     value = open_archive(file.path).value
     meta = value.get("meta") if isinstance(value, dict) else None
     dims = meta.get("dims") if isinstance(meta, dict) else None
@@ -143,16 +143,20 @@ def _placed(file: _File, rank: int) -> tuple[Placed, ...] | None:
     splits = _splits(dims.partition("#")[0])
     if splits is None:
         return None
-    places = {axis: _place_on(axis, meta, file) for axis, _ in splits}
+    places = {axis: _mesh_position(axis, meta, file) for axis, _ in splits}
     if len(splits) == 1 and places[splits[0][0]] is None:
         places[splits[0][0]] = rank  # with one axis the ranks lie along it
-    found = [(places[axis], split) for axis, split in splits]
-    return None if any(at is None for at, _ in found) else tuple(Placed(at, how) for at, how in found if at is not None)
+    positions = [(places[axis], split) for axis, split in splits]
+    return (
+        None
+        if any(at is None for at, _ in positions)
+        else tuple(MeshPlacement(at, how) for at, how in positions if at is not None)
+    )
 
 
 def _splits(dims: str) -> list[tuple[str, Split]] | None:
-    """What each axis of the mesh splits; None where the notes are of a kind we do not know."""
-    found: list[tuple[str, Split]] = []
+    """What each axis of the mesh splits; None for metadata of an unknown kind."""
+    splits: list[tuple[str, Split]] = []
     for axis, dim in enumerate(dims.split()):
         match = _DIM.match(dim)
         if match is None:
@@ -163,12 +167,12 @@ def _splits(dims: str) -> list[tuple[str, Split]] | None:
                 return None
             if words:
                 split: Split = "sum" if "partial" in words else Zigzag(axis) if "zigzag" in words else axis
-                found.append((words[0], split))
-    return found
+                splits.append((words[0], split))
+    return splits
 
 
-def _place_on(axis: str, meta: dict[object, object], file: _File) -> int | None:
-    """A rank's place on an axis of the mesh, from its notes or its name."""
+def _mesh_position(axis: str, meta: dict[object, object], file: _File) -> int | None:
+    """A rank's position on an axis of the mesh, from the metadata or the file name."""
     notes = [about for key, about in meta.items() if str(key).endswith("parallel_info") and isinstance(about, dict)]
     for about in (*notes, meta):
         if type(place := about.get(f"{axis}_rank")) is int:
@@ -207,13 +211,13 @@ def _open_passes(at: DumpPath) -> Dump | None:
 
 
 def _rank_passes(at: DumpPath, passes: list[_Pass]) -> tuple[list[Entry], list[Problem]]:
-    """The entries of one rank; what a file holds before its first embedding belongs to the pass before."""
+    """The entries of one rank; what precedes the first embedding in a file belongs to the previous pass."""
     entries: list[Entry] = []
     numbers = {one.number for one in passes}
-    gone = next((number for number in range(len(passes)) if number not in numbers), None)
+    missing = next((number for number in range(len(passes)) if number not in numbers), None)
     problems = (
-        [Problem(f"Pass{gone:05}.pt", "is not there, and later passes are; was it copied?", True)]
-        if gone is not None
+        [Problem(f"Pass{missing:05}.pt", "is not there, and later passes are; was it copied?", True)]
+        if missing is not None
         else []
     )
     start: str | None = None
@@ -223,24 +227,24 @@ def _rank_passes(at: DumpPath, passes: list[_Pass]) -> tuple[list[Entry], list[P
         except BadFile as error:
             problems.append(Problem(str(one.path.relative_to(at.path)), error.problem, is_unread=True))
             continue
-        start = start or _start(part.entries)
+        start = start or _first_layer(part.entries)
         before = {item.layer for item in entries if item.step == step - 1}
-        begins = _begins(part.entries, start, before)
+        begins = _pass_start(part.entries, start, before)
         for index, item in enumerate(part.entries):
             entries.append(item._replace(step=max(step - 1, 0) if index < begins else step))
         problems += (p._replace(file=str(one.path.relative_to(at.path))) for p in part.problems)
     return entries, problems
 
 
-def _start(entries: list[Entry]) -> str | None:
-    """The layer that a pass begins with: its embedding, else the first there is, as of a later pipeline stage."""
+def _first_layer(entries: list[Entry]) -> str | None:
+    """The layer that a pass begins with: its embedding, otherwise the first layer, as in a later pipeline stage."""
     return next((e.layer for e in entries if _EMBEDDING.search(e.layer)), entries[0].layer if entries else None)
 
 
-def _begins(entries: list[Entry], start: str | None, before: set[str]) -> int:
-    """Where a pass begins in its file; a file without a beginning holds the rest of the pass before."""
-    found = next((i for i, e in enumerate(entries) if e.layer == start), None)
-    if found is not None:
-        return found
+def _pass_start(entries: list[Entry], start: str | None, before: set[str]) -> int:
+    """Where a pass begins in its file; a file without a beginning holds the rest of the previous pass."""
+    first = next((i for i, e in enumerate(entries) if e.layer == start), None)
+    if first is not None:
+        return first
     is_rest = bool(before) and not any(item.layer in before for item in entries)
     return len(entries) if is_rest else 0

@@ -1,8 +1,8 @@
 """TensorRT-LLM's debug hook: ``rank0/1.LlamaModel-3.LlamaDecoderLayer-4.LlamaMLP-output.1.pt``.
 
-A file's name is the path of classes, each with its place among its siblings as they ran, counted from 1. Classes
-are no part of a layer's name: blocks are numbered as they follow one another, and modules whose role their class
-and place leave no doubt about get the name that Hugging Face gives them. ``output`` first repeats the inputs.
+A file's name is a path of classes, each with its position among its siblings as they ran, counted from 1. Classes are
+not part of a layer's name: blocks are numbered in sequence, and modules whose class and position leave no doubt get the
+name that Hugging Face gives them. ``output`` repeats the inputs first.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _File(NamedTuple):
 
 
 def try_open(at: DumpPath) -> Dump | None:
-    """Open a folder that the hook left, or one that holds a folder for each rank."""
+    """Open a folder that the hook wrote, or one that holds a folder for each rank."""
     folders = _rank_folders(at) if at.is_folder else {}
     if not folders:
         return None
@@ -68,13 +68,13 @@ def try_open(at: DumpPath) -> Dump | None:
 def _rank_folders(at: DumpPath) -> dict[int, tuple[Path, list[str]]]:
     if any(map(_FILE.match, at.files[:50])):
         return {-1: (at.path, at.files)}
-    found = {}
+    folders = {}
     for name in at.folders:
         match = _RANK.fullmatch(name)
         files = list_below(at.path / name).files if match else []
         if match and any(map(_FILE.match, files[:50])):
-            found[int(match[1])] = (at.path / name, files)
-    return found
+            folders[int(match[1])] = (at.path / name, files)
+    return folders
 
 
 def _open_rank(folder: Path, names: list[str]) -> tuple[list[Entry], list[Problem]]:
@@ -89,9 +89,9 @@ def _open_rank(folder: Path, names: list[str]) -> tuple[list[Entry], list[Proble
     by_module: dict[Path_, list[_File]] = defaultdict(list)
     for file in files:
         by_module[file.path].append(file)
-    placed = [(key, item) for path, group in by_module.items() for key, item in _ports(folder, path, group, layers)]
-    placed.sort(key=lambda pair: pair[0])
-    return [item for _, item in placed], problems
+    keyed = [(key, item) for path, group in by_module.items() for key, item in _ports(folder, path, group, layers)]
+    keyed.sort(key=lambda pair: pair[0])
+    return [item for _, item in keyed], problems
 
 
 def _parse(name: str) -> _File | None:
@@ -106,8 +106,8 @@ def _ports(
     folder: Path, path: Path_, group: list[_File], layers: _Layers
 ) -> Iterator[tuple[tuple[object, ...], Entry]]:
     inputs = [file for file in group if file.kind == "input"]
-    given = {file.argument for file in inputs}
-    outputs = [f for f in group if f.kind == "output" and f.argument not in given]
+    input_names = {file.argument for file in inputs}
+    outputs = [f for f in group if f.kind == "output" and f.argument not in input_names]
     outputs.sort(key=lambda f: (f.argument != "hidden_states", natural_key(f.argument)))
     numbers = [number for number, _ in path]
     layer, module_class = layers.name(path), path[-1][1]
@@ -119,14 +119,14 @@ def _ports(
     for i, file in enumerate(sorted(inputs, key=lambda f: natural_key(f.argument))):
         port = f"input_{i}" if file.argument.isdecimal() or len(inputs) == 1 else f"input_{file.argument}"
         yield (*numbers, 0, 0, i), made(file, port)
-    for i, file in enumerate(f for f in group if f.kind == "output" and f.argument in given):
-        yield (*numbers, float("inf"), -1, i), made(file, f"input_after_{file.argument}")  # the inputs once more
+    for i, file in enumerate(f for f in group if f.kind == "output" and f.argument in input_names):
+        yield (*numbers, float("inf"), -1, i), made(file, f"input_after_{file.argument}")  # the inputs, repeated
     for i, file in enumerate(outputs):
         yield (*numbers, float("inf"), 0, i), made(file, "output" if len(outputs) == 1 else f"output_{i}")
 
 
 class _Layers:
-    """Names of layers from classes and places."""
+    """Names of layers from classes and positions."""
 
     def __init__(self, paths: set[Path_]) -> None:
         self._children: dict[Path_, set[tuple[int, str]]] = defaultdict(set)

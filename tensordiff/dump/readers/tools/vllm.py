@@ -1,7 +1,7 @@
-"""vLLM's two: hidden states of a request in a safetensors file, and the tensors of an intermediates logger.
+"""vLLM: the hidden states of a request in a safetensors file, and the tensors of its intermediates logger.
 
-A request's file holds ``hidden_states`` (tokens, layers, hidden) and ``token_ids``: each layer is an entry of its
-own. The logger writes ``step_0/<module>[_<call>]/inputs_0_<device>.pt`` and ``outputs[_i]_<device>.pt``; its
+A request's file holds ``hidden_states`` (tokens, layers, hidden) and ``token_ids``: each layer becomes an entry. The
+logger writes ``step_0/<module>[_<call>]/inputs_0_<device>.pt`` and ``outputs[_i]_<device>.pt``; its
 ``module_calls.txt`` lists modules as they began.
 """
 
@@ -51,22 +51,22 @@ class LayerSlice(NamedTuple):
 
     @property
     def spec(self) -> Spec:
-        """Of the slice."""
+        """The spec of the slice."""
         tokens, _, hidden = self.whole.spec.shape
         return Spec((tokens, hidden), self.whole.spec.dtype)
 
     def read(self) -> Array:
-        """Mapped, with strides."""
+        """The values, mapped with strides."""
         return self.whole.read()[:, self.layer]
 
 
 def try_open(at: DumpPath) -> Dump | None:
     """Open hidden states, one file or a folder of them, or a folder of the logger."""
     if not at.is_folder:
-        is_ours = at.path.name.lower().endswith(SUFFIX) and _is_short(at.head)
+        is_ours = at.path.name.lower().endswith(SUFFIX) and _has_short_header(at.head)
         return _open_hidden(at, [at.path.name]) if is_ours else None
     if files := at.with_suffix(SUFFIX):
-        return _open_hidden(at, files) if _is_short(open_buffer(at.path / files[0])[:8]) else None
+        return _open_hidden(at, files) if _has_short_header(open_buffer(at.path / files[0])[:8]) else None
     if CALLS in at.files:
         return _open_logger(at, [(0, at.path, frozenset(at.folders))])
     steps = [(int(m[1]), at.path / n, frozenset((n,))) for n in at.folders if (m := _STEP.match(n))]
@@ -74,7 +74,7 @@ def try_open(at: DumpPath) -> Dump | None:
     return _open_logger(at, logged) if logged else None
 
 
-def _is_short(head: bytes) -> bool:
+def _has_short_header(head: bytes) -> bool:
     """Whether a header is no longer than two tensors need."""
     return int.from_bytes(head[:8], "little") <= _LONGEST_HEADER
 
@@ -84,7 +84,7 @@ def _open_hidden(at: DumpPath, files: list[str]) -> Dump | None:
         if {row.name for row in read_header(at.folder / files[0]).rows} != _KEYS:
             return None
     except BadFile:
-        return None  # whoever reads safetensors says what is wrong
+        return None  # the safetensors reader reports what is wrong
     entries: list[Entry] = []
     problems: list[Problem] = list(at.problems)
     for step, file in enumerate(files):
@@ -114,34 +114,34 @@ def _open_logger(at: DumpPath, steps: list[tuple[int, Path, frozenset[str]]]) ->
         entries += made
         problems += (p._replace(file=os.path.join(folder.relative_to(at.path), p.file)) for p in found)  # noqa: PTH118
     if not entries:
-        return None  # a list of modules that another tool left
+        return None  # a list of modules from another tool
     problems += _missing(at, [folder for _, folder, _ in steps])
     taken = frozenset(name for _, _, names in steps for name in names)
-    told = {problem.file for problem in problems}
+    reported = {problem.file for problem in problems}
     used = [folder / name / file for _, folder, _ in steps for name in list_below(folder).folders
             for file in list_below(folder / name).files if _FILE.match(file)]  # fmt: skip
-    problems += (problem for problem in unread_within(at, taken, used) if problem.file not in told)
+    problems += (problem for problem in unread_within(at, taken, used) if problem.file not in reported)
     return Dump(at.path, FORMAT, tuple(entries), True, tuple(problems), files=taken)
 
 
 def _missing(at: DumpPath, steps: list[Path]) -> Iterator[Problem]:
-    """Modules that were called in a step and have files in another, and none in it."""
+    """Report modules that were called in a step and have files in another step but not in this one."""
     folders = [set(list_below(step).folders) for step in steps]
     everywhere = set[str]().union(*folders)
     for step, here in zip(steps, folders, strict=True):
-        for module in (name for name in dict.fromkeys(_began(step)) if name in everywhere - here):
+        for module in (name for name in dict.fromkeys(_module_calls(step)) if name in everywhere - here):
             where = str((step / module).relative_to(at.path))
             yield Problem(where, f"is listed in {CALLS} and not there, as in other steps; was it copied?", True)
 
 
-def _began(folder: Path) -> list[str]:
-    """The modules of a step, as they began."""
+def _module_calls(folder: Path) -> list[str]:
+    """The modules of a step, in the order they began."""
     return [line.strip() for line in os.fsdecode(bytes(map_file(folder / CALLS)[:])).split("\n") if line.strip()]
 
 
 def _open_step(folder: Path, step: int) -> tuple[list[Entry], list[Problem]]:
-    """The entries of a step, a module's outputs after those of all modules within it."""
-    began = _began(folder)
+    """The entries of a step; a module's outputs come after those of all modules inside it."""
+    began = _module_calls(folder)
     problems: list[Problem] = []
     ports: dict[str, list[Entry]] = defaultdict(list)
     listing = list_below(folder)

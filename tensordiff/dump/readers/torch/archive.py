@@ -1,7 +1,7 @@
 """The content of one file of ``torch.save``, and where the bytes of its tensors lie.
 
-Two layouts are read: the zip that torch writes since 1.6, and the row of pickles before it. Both end as
-an ``Archive``. How tensors are named is decided in ``reader``; nothing else looks inside a torch file.
+Two layouts are read: the zip that torch writes since 1.6, and the sequence of pickles before it. Both become an
+``Archive``. How tensors are named is decided in ``reader``; nothing else looks inside a torch file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Storages(Protocol):
         """Whether the high byte comes first."""
 
     def find(self, key: str) -> Span:
-        """A storage's bytes."""
+        """The bytes of a storage."""
 
 
 class Archive(NamedTuple):
@@ -50,7 +50,7 @@ class Archive(NamedTuple):
     storages: Storages
 
     def read(self, tensor: Tensor | PickledArray) -> Array:
-        """A tensor's values, read-only, mapped where no bytes need to change."""
+        """A tensor's values, read-only, mapped if no bytes need to change."""
         if isinstance(tensor, PickledArray):
             return tensor.read(self.buffer, self.path)
         if tensor.strides is not None or tensor.conjugate or tensor.negative:
@@ -66,7 +66,7 @@ class Archive(NamedTuple):
         return values
 
     def _refuse_beyond_memory(self, tensor: Tensor) -> None:
-        """Refuse what must be copied, or repeats elements and takes more than its file, where memory is too small."""
+        """Refuse a tensor for which memory is too small, if it must be copied or is larger than its storage."""
         nbytes, stored = tensor.spec.nbytes, tensor.storage.nbytes
         if tensor.conjugate or tensor.negative or nbytes > stored:
             what = f"a tensor of shape {list(tensor.spec.shape)!s:.120} takes"
@@ -105,7 +105,7 @@ def open_archive(path: FilePath) -> Archive:
 
 
 def open_archive_bytes(path: FilePath, buffer: Buffer) -> Archive:
-    """A torch file that lies in memory, or within another file."""
+    """Open a torch file that lies in memory, or within another file."""
     try:
         if buffer[:4] == MEMBER_MAGIC:
             return _open_zip(path, buffer)
@@ -113,17 +113,17 @@ def open_archive_bytes(path: FilePath, buffer: Buffer) -> Archive:
             return _open_legacy(path, in_memory(buffer))
     except BadPickle as error:
         raise BadFile(path, str(error)) from error
-    raise BadFile(path, _what_it_is(buffer))
+    raise BadFile(path, _why_not_torch(buffer))
 
 
 def is_legacy(head: bytes) -> bool:
-    """Whether a file starts as torch's did before 1.6."""
+    """Whether a file starts like those of torch before 1.6."""
     return head[:1] == b"\x80" and _LEGACY_MARK in head[:32]
 
 
 def _open_zip(path: FilePath, buffer: Buffer) -> Archive:
     zipped = map_zip(buffer, path)
-    # Every member lies in one folder, whose name is that of the file when it was saved.
+    # All members lie in one folder, which has the name of the file when it was saved.
     folder = next(iter(zipped.rows), b"").partition(b"/")[0]
     if folder + b"/data.pkl" not in zipped.rows:
         raise BadFile(path, "is a zip file without a data.pkl; it was not written by torch.save")
@@ -141,7 +141,7 @@ class _ZipStorages(NamedTuple):
 
     @property
     def big_endian(self) -> bool:
-        """Torch before 2.1 did not say, and was used where the low byte comes first."""
+        """Whether the file says so. Torch before 2.1 did not, and ran on little-endian machines."""
         name = self.folder + b"/byteorder"
         if name not in self.zipped.rows:
             return False
@@ -161,7 +161,7 @@ def _unpickle(data: bytes, at: int) -> object:
 
 @lru_cache(maxsize=256)
 def _unpickle_cached(data: bytes) -> object:
-    """The files of a print hook differ in their values; the pickle is the same for all of one shape."""
+    """Cached, since the files of a print hook differ only in values: those of one shape have the same pickle."""
     return unpickle(data).value
 
 
@@ -210,7 +210,7 @@ def _legacy_span(buffer: Bytes, at: int, storage: Storage) -> Span:
     return Span(start, storage.nbytes)
 
 
-def _what_it_is(buffer: Buffer) -> str:
+def _why_not_torch(buffer: Buffer) -> str:
     if not buffer:
         return "is empty; dump it again"
     if buffer[257:262] == b"ustar":

@@ -1,7 +1,7 @@
 """The functions and classes that a torch file's pickle may name.
 
-None of them is called. For each name in ``GLOBALS`` a function from here builds a record of what torch or
-numpy would have built; every other name stands for itself and makes inert records (``records``).
+None of them is called. For each name in ``GLOBALS``, a function from here builds a record of what torch or numpy would
+have built; every other name stands for itself and makes inert records (``records``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tensordiff.dump.readers.torch.tensors import (
 
 @dataclass(frozen=True, slots=True)
 class AllowedGlobal:
-    """A function or class that a pickle may name; ``build`` is what is called in its place, if it may be called."""
+    """A function or class that a pickle may name; ``build`` is called in its place, if it may be called at all."""
 
     name: str
     build: Callable[..., object] | None = None
@@ -57,7 +57,7 @@ def _parameter(data: object, *_rest: object) -> Tensor | UnreadableTensor:
 
 
 def _from_type(rebuild: object, kind: object, args: object, state: object) -> object:
-    """A tensor with attributes of its own, or of a class of its own, whose values may lie in its state."""
+    """A tensor with attributes of its own, or of a class of its own, whose values may be in its state."""
     if type(rebuild) is not AllowedGlobal or rebuild.name not in _REBUILDS or type(args) is not tuple:
         raise BadPickle("rebuilds a tensor in a way we do not know")
     if rebuild.name == "_rebuild_wrapper_subclass":

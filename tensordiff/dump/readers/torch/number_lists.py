@@ -1,8 +1,9 @@
-"""Tensors that were saved as Python's lists of numbers, as ``tensor.tolist()`` gives them.
+"""Tensors that were saved as Python lists of numbers, as ``tensor.tolist()`` returns them.
 
 A nested list of many floats is a tensor under any name. So is a flat one, unless its name says that it is a setting or
-a history: those are named, and not compared. Integers are ids, shapes and counters.
-A list that no tensor could have given, or that refers to one part many times, is named and left out.
+a history: those are reported, and not compared. Integers are ids, shapes and counters.
+
+A list that no tensor could have produced, or that refers to one part many times, is reported and left out.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from tensordiff.dump.readers.torch.tensors import UnreadableTensor
 
 FEWEST_NUMBERS = 16
 _DEEPEST = 8
-_UNEVEN = UnreadableTensor("is a list of numbers that has no shape; save it as a plain tensor")
+_UNEVEN_LIST = UnreadableTensor("is a list of numbers that has no shape; save it as a plain tensor")
 
 
-# Words of configurations and of what a training run writes down; whole words, since layers are called time_proj.
+# Words of configurations and training logs; only whole words count, since a layer may be called time_proj.
 _SETTINGS = frozenset((
     "config", "configs", "configuration", "cfg", "args", "arguments", "namespace", "hparams", "hyperparameters",
     "hyper", "settings", "options", "factor", "factors", "betas", "history", "histories", "log", "logs", "loss",
@@ -32,12 +33,12 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def is_setting_name(name: str) -> bool:
-    """Whether a word of a name, or of a class, says that what it holds is a setting or a history."""
+    """Whether a word of a name, or of a class, says that it holds a setting or a history."""
     return any(word.lower() in _SETTINGS for word in _WORDS.findall(name))
 
 
 def tensor_of_list(value: object, *, is_flat: bool) -> PickledArray | UnreadableTensor | None:
-    """The tensor that a list is; None where it is no list of many floats. ``is_flat``: a flat list may be one."""
+    """The tensor that a list is; None if it is no list of many floats. ``is_flat`` allows a flat list."""
     if not _starts_with_float(value, is_flat_enough=is_flat):
         return None
     level: list[object] = [value]
@@ -45,22 +46,22 @@ def tensor_of_list(value: object, *, is_flat: bool) -> PickledArray | Unreadable
     is_even = True
     while any(isinstance(one, list | tuple) for one in level):
         lists = [one for one in level if isinstance(one, list | tuple)]
-        # A part that is there twice would let a few bytes claim more numbers than there is memory.
+        # If repeated parts counted, a few bytes could claim more numbers than fit into memory.
         lists = list({id(one): one for one in lists}.values())
         is_even = is_even and len(lists) == len(level) and len({len(one) for one in lists}) == 1
         if len(shape) == _DEEPEST:
-            return _UNEVEN
+            return _UNEVEN_LIST
         shape.append(len(lists[0]))
         level = [one for some in lists for one in some]
     if sum(type(one) is float for one in level) < FEWEST_NUMBERS:
         return None
     if not is_even or not all(type(one) is float for one in level):
-        return _UNEVEN
+        return _UNEVEN_LIST
     made = PickledArray()
     numbers = np.array(level, np.float64)
     with np.errstate(over="ignore"):
         narrow = numbers.astype(np.float32)
-    # What was float32 is written as such: the numbers of a wider type would claim to be computed in it.
+    # If all numbers fit float32, the tensor was float32: calling it wider would claim that it was computed so.
     is_narrow = np.array_equal(narrow.astype(np.float64), numbers, equal_nan=True)
     chosen, name = (narrow, "float32") if is_narrow else (numbers, "float64")
     made.fill(tuple(shape), PickledDType(DTYPES[name], ""), False, chosen.tobytes())

@@ -1,8 +1,8 @@
 """numpy's arrays and scalars within a pickle, as records: nothing of numpy is called to make them.
 
-An array is ``_reconstruct(ndarray, …)`` with a state ``(version, shape, dtype, fortran, bytes)``; protocol 5
-writes ``_frombuffer(bytes, dtype, shape, order)``, a scalar is ``scalar(dtype, bytes)``. What an array claims is
-checked against its bytes here, before numpy sees either; a claim that is not true refuses its own array.
+An array is ``_reconstruct(ndarray, …)`` with a state ``(version, shape, dtype, fortran, bytes)``; protocol 5 writes
+``_frombuffer(bytes, dtype, shape, order)``, a scalar is ``scalar(dtype, bytes)``. What an array claims is checked
+against its bytes here, before numpy sees either; a false claim refuses only its own array.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CODES = {f"{code}": np.dtype(code) for code in (
 
 
 class NumpyClass:
-    """``numpy.ndarray`` and its kin: named, never made."""
+    """``numpy.ndarray`` and related classes: only named, never created."""
 
     __slots__ = ("name",)
 
@@ -44,7 +44,7 @@ class PickledDType:
         self.dtype, self.why, self.big_endian = dtype, why, False
 
     def set_state(self, state: object) -> None:
-        """``(version, byte order, …)``; a structured type has fields in it."""
+        """Set the state ``(version, byte order, …)``, which also holds the fields of a structured dtype."""
         if type(state) is not tuple or not 2 <= len(state) <= 9:
             raise BadPickle("describes a numpy dtype in a way we do not know")
         self.big_endian = state[1] == ">"
@@ -53,7 +53,7 @@ class PickledDType:
 
 
 class PickledArray:
-    """An array or scalar whose bytes lie within a pickle; ``sentence`` says why it cannot be read, if it cannot."""
+    """An array or scalar whose bytes lie within a pickle; ``sentence`` says why it cannot be read, if so."""
 
     __slots__ = ("big_endian", "data", "is_fortran", "sentence", "spec")
 
@@ -64,16 +64,16 @@ class PickledArray:
         self.is_fortran = self.big_endian = False
 
     def set_state(self, state: object) -> None:
-        """``(version, shape, dtype, fortran, bytes)``."""
+        """Set the state ``(version, shape, dtype, fortran, bytes)``."""
         if type(state) is not tuple or len(state) != 5:
             raise BadPickle("describes a numpy array in a way we do not know")
         self.fill(state[1], state[2], state[3] is True, state[4])
 
     def fill(self, shape: object, dtype: object, is_fortran: bool, data: object) -> None:
-        """Take shape, dtype and bytes, if they fit one another."""
+        """Set shape, dtype and bytes, if they fit one another."""
         if not self.sentence:
             raise BadPickle("its pickle gives one array two states")
-        self.sentence = _why_not(shape, dtype, data) or ""
+        self.sentence = _why_unreadable(shape, dtype, data) or ""
         if self.sentence or type(dtype) is not PickledDType or dtype.dtype is None:
             return
         if isinstance(shape, tuple) and isinstance(data, bytes | Blob):
@@ -105,7 +105,7 @@ class PickledArray:
             raise BadFile(path, "spells the bytes of a numpy array wrong; dump it again") from error
 
 
-def _why_not(shape: object, dtype: object, data: object) -> str | None:
+def _why_unreadable(shape: object, dtype: object, data: object) -> str | None:
     """Why an array's claims cannot be true, or its values not be read."""
     if type(dtype) is not PickledDType:
         return "is a numpy array of no dtype; save it again"
@@ -117,7 +117,7 @@ def _why_not(shape: object, dtype: object, data: object) -> str | None:
     if math.prod(max(n, 1) for n in shape) >= _MAX_ELEMENTS:
         return "claims an impossible shape; save it again"
     if type(data) is Blob:
-        # As text a byte takes one byte or two.
+        # In text, each byte takes one byte or two.
         fits = nbytes <= data.size <= 2 * nbytes if data.is_text else nbytes == data.size
     else:
         fits = type(data) is bytes and len(data) == nbytes

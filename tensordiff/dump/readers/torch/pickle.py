@@ -1,11 +1,10 @@
 """Reading the pickle inside a torch file without running it.
 
-Python's own unpickler calls what a pickle names, sets attributes it asks for and grows its memo to
-whatever index it claims; a subclass cannot prevent all three. This unpickler knows only the opcodes that
-``torch.save`` writes. It builds numbers, text, lists, tuples and dicts, asks ``globals`` for what torch and
-numpy make, and keeps everything else as inert records. What was read once can be referred to a million
-times, so no opcode may cost more than the bytes it takes; long text and bytes stay where they lie. Nothing
-here opens a file.
+Python's own unpickler calls what a pickle names, sets attributes it asks for and grows its memo to whatever index it
+claims; a subclass cannot prevent all three. This unpickler knows only the opcodes that ``torch.save`` writes. It builds
+numbers, text, lists, tuples and dicts, asks ``globals`` for what torch and numpy make, and keeps everything else as
+inert records. A value can be referred to a million times, so no opcode may cost more than the bytes it takes; long text
+and bytes are not copied out of the file. Nothing here opens a file.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _STOP = ord(".")
 _NEWEST_PROTOCOL = 5
 _ATOMS = frozenset((str, int, float, bool, bytes, type(None)))
 _MOST_PARTS = 16  # of a key, or of a call's arguments
-_LEFT_FROM = 1 << 16  # bytes of text or bytes from which they are left where they lie
-_INT_BITS = 60  # under these, no two integers hash alike
+_LONG_FROM = 1 << 16  # longer text or bytes are not copied out of the file
+_INT_BITS = 60  # no two shorter integers have the same hash
 
 
 class PickleContents(NamedTuple):
-    """What a pickle holds, where it ends, and the storages it pointed to, by key."""
+    """The value of a pickle, where it ends, and the storages it pointed to, by key."""
 
     value: object
     end: int
@@ -47,7 +46,7 @@ class PickleContents(NamedTuple):
 
 
 def unpickle(data: Bytes, start: int = 0, base: int = 0) -> PickleContents:
-    """Read the pickle that starts at a byte of some data; ``base`` is where in the file the data begin."""
+    """Read the pickle that starts at a byte of some data; ``base`` is where in the file the data begins."""
     machine = _Unpickler(data, start, base)
     try:
         value = machine.run()
@@ -88,7 +87,7 @@ class _Unpickler:
         return self.data[start : self.at]
 
     def skip(self, count: int) -> int:
-        """Pass over bytes that stay where they lie; returns where in the file that is."""
+        """Skip bytes that stay in the file; returns their position in it."""
         start, self.at = self.at, self.at + count
         if self.at > len(self.data):
             raise BadPickle("its pickle is truncated; dump it again")
@@ -97,13 +96,13 @@ class _Unpickler:
 
     def take_text(self, width: int) -> str | LongText:
         size = self.take_count(width)
-        if size > _LEFT_FROM:
+        if size > _LONG_FROM:
             return LongText(self.skip(size), size)
         return self.take(size).decode("utf-8", "surrogatepass")
 
     def take_bytes(self, width: int) -> bytes | Blob:
         size = self.take_count(width)
-        return Blob(self.skip(size), size, is_text=False) if size > _LEFT_FROM else self.take(size)
+        return Blob(self.skip(size), size, is_text=False) if size > _LONG_FROM else self.take(size)
 
     def take_count(self, width: int) -> int:
         return int.from_bytes(self.take(width), "little")
@@ -239,7 +238,7 @@ def _set_items(machine: _Unpickler) -> None:
 
 @_opcode(b"b")
 def _set_state(machine: _Unpickler) -> None:
-    """The state of a record is kept. Attributes of a mapping, such as ``_metadata`` of a state dict, are dropped."""
+    """Keep the state of a record. Attributes of a mapping, such as ``_metadata`` of a state dict, are dropped."""
     state, top = machine.stack.pop(), machine.stack[-1]
     if type(top) is Record:
         if top.state is not None:
@@ -261,7 +260,7 @@ def _named_by_stack(machine: _Unpickler) -> None:
 
 @_opcode(b"R", b"\x81")
 def _call(machine: _Unpickler) -> None:
-    """What a function would return, or a class make of its arguments. Neither is called."""
+    """What a function would return, or a class would make of its arguments. Neither is called."""
     args, function = machine.stack.pop(), machine.stack.pop()
     machine.stack.append(_result(function, args))
 
@@ -324,7 +323,10 @@ def _dict(machine: _Unpickler) -> dict[object, object]:
 
 
 def _key(key: object) -> object:
-    """A dict's key: flat, because hashing a deeply nested one would overflow the stack. A record is itself."""
+    """Check a dict's key.
+
+    It must be flat, since hashing a deeply nested one would overflow the stack. A record is allowed.
+    """
     if type(key) is str and len(key) > LONGEST_NAME:
         return LongKey.of(key)
     if type(key) is LongText:
@@ -338,7 +340,7 @@ def _key(key: object) -> object:
 
 
 def _is_small(part: object) -> bool:
-    """Long text is slow to compare; large integers can be chosen to share one hash."""
+    """Whether a part of a key is cheap: long text is slow to compare, large integers may be chosen to collide."""
     if isinstance(part, str | bytes):
         return len(part) <= LONGEST_NAME
     return not isinstance(part, int) or part.bit_length() <= _INT_BITS

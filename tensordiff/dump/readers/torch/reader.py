@@ -1,9 +1,9 @@
-"""Opening files of ``torch.save``: one file of many tensors, or a folder of one tensor a file.
+"""Opening files of ``torch.save``: one file of many tensors, or a folder with one tensor per file.
 
-A folder may hold a hundred thousand files, so opening it only lists names; each file is opened when its
-entry is asked and released with the array that was read from it. Where a print hook left
-``tensor_names.txt``, that is the order of execution. ``.bin`` files of a folder may be anything and count
-only if the first of them is torch's. How tensors within a file are named is decided in ``walk``.
+A folder may hold a hundred thousand files, so opening it only lists names; each file is opened when its entry is used
+and released with the array that was read from it. If a print hook wrote ``tensor_names.txt``, that is the execution
+order. ``.bin`` files of a folder may be anything and count only if the first of them is torch's. How tensors within a
+file are named is decided in ``walk``.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ def _open_folder(at: DumpPath) -> Dump | None:
 
 
 def _hold_several(at: DumpPath, files: list[str]) -> bool:
-    """Whether files hold several tensors each. A few are looked at: a folder may hold a hundred thousand."""
+    """Whether files hold several tensors each. Only a few are looked at: a folder may hold a hundred thousand."""
     for file in dict.fromkeys((files[0], files[len(files) // 2], files[-1])):
         try:
             if len(found_in(open_archive(at.path / file), _stem(file))) > 1:
                 return True
-        except BadFile:  # reported when the entry is asked
+        except BadFile:  # reported when the entry is read
             continue
     return False
 
 
 def _open_many(at: DumpPath, files: list[str]) -> Dump:
-    """A folder of files with several tensors each. Where two files share names, a name begins with the file's."""
+    """A folder of files with several tensors each. If two files share names, each name begins with the file's."""
     dump = open_parts(at, "torch", files, open_file)
     if not any("only the first is read" in p.sentence for p in dump.problems):
         are_steps = any(item.step for item in dump.entries)
@@ -80,7 +80,7 @@ def _open_many(at: DumpPath, files: list[str]) -> Dump:
 
 
 def _under_file(part: FilePart, stem: str) -> FilePart:
-    """The same with names and layers under the file's; a port beside layers is the file's own."""
+    """The same with names and layers prefixed by the file's; a port beside layers is the file's own."""
     return part._replace(
         entries=[e._replace(name=f"{stem}.{e.name}", **_place_under(e, stem)) for e in part.entries],
         ordered=False,
@@ -99,16 +99,16 @@ def _torch_files(at: DumpPath) -> list[str]:
 
 
 def _is_torch(path: Path) -> bool:
-    """Whether a file that could be anything starts as a torch file does."""
+    """Whether a file that could be anything starts like a torch file."""
     try:
         head = open_buffer(path)[:_HEAD_BYTES]
     except BadFile:
-        return False  # nothing says that it is a torch file, so it is not ours to report
+        return False  # nothing says that it is a torch file, so it is not reported
     return is_legacy(head) or (head[:4] == MEMBER_MAGIC and b"/data.pkl" in head)
 
 
 def _open_flat(at: DumpPath, files: list[str]) -> Dump:
-    """A folder of files in no known order. Two files of one stem keep their suffixes."""
+    """A folder of files in no known order. Two files with one stem keep their suffixes."""
     folder = str(at.path)
     entries = tuple(_file_entry(folder, file, name) for name, file in name_files(files, _stem))
     return Dump(at.path, "torch", entries, ordered=False, problems=at.problems, files=frozenset(files))
@@ -134,7 +134,7 @@ def _read_names(path: Path) -> list[str]:
 
 
 def _pair_names(names: list[str], files: list[str]) -> dict[str, str]:
-    """The file of each name: the one of that stem, or else the one whose stem is the name with characters replaced."""
+    """The file of each name: the one with that stem, otherwise the one whose stem is the mangled name."""
     own = {_stem(file): file for file in reversed(files)}
     named = set(names)
     left = {_mangle(stem): file for stem, file in own.items() if stem not in named}
@@ -165,7 +165,7 @@ def _file_entry(folder: str, file: str, name: str) -> Entry:
 
 @dataclass(frozen=True)
 class TorchFile:
-    """The one tensor of a file, which is opened each time it is asked for."""
+    """The one tensor of a file, which is opened each time it is used."""
 
     folder: str
     file: str
@@ -176,7 +176,7 @@ class TorchFile:
         return self._open()[1].spec
 
     def read(self) -> Array:
-        """The values; the mapping of the file goes with them."""
+        """The values; the mapping of the file is released with them."""
         archive, tensor = self._open()
         return archive.read(tensor)
 
@@ -184,20 +184,20 @@ class TorchFile:
         archive = open_archive(f"{self.folder}{os.sep}{self.file}")
         if isinstance(archive.value, Tensor):
             return archive, archive.value
-        found = found_in(archive, _stem(self.file))
-        if len(found) > 1:
-            some = ", ".join(shorten(item.name) for item in found[:3])
-            raise BadFile(archive.path, f"holds {len(found)} tensors ({some}, …); open that file on its own")
-        return archive, _readable(archive, found[0])
+        tensors = found_in(archive, _stem(self.file))
+        if len(tensors) > 1:
+            some = ", ".join(shorten(item.name) for item in tensors[:3])
+            raise BadFile(archive.path, f"holds {len(tensors)} tensors ({some}, …); open that file on its own")
+        return archive, _readable(archive, tensors[0])
 
 
 def open_file(path: Path) -> FilePart:
-    """One file, its tensors in the order they were put in."""
+    """One file, its tensors in the order they were added."""
     archive = open_archive(path)
     kept: dict[tuple[str, int], Entry] = {}
     problems: list[Problem] = []
-    passed: list[str] = []
-    for item in found_in(archive, _stem(path.name), passed):
+    skipped_lists: list[str] = []
+    for item in found_in(archive, _stem(path.name), skipped_lists):
         if isinstance(item.leaf, RefusedName):
             why = f"its tensor {shorten(item.name)!r} {item.leaf.sentence}; it is left out"
             problems.append(Problem(path.name, why, is_unread=True))
@@ -206,14 +206,17 @@ def open_file(path: Path) -> FilePart:
             problems.append(Problem(path.name, why, is_unread=True))
         else:
             kept[item.name, item.step] = _found_entry(archive, item)
-    problems += _passed(path.name, passed)
+    problems += _skipped_list_problems(path.name, skipped_lists)
     wrapper = shared_wrapper(item.layer for item in kept.values())
     entries = [item._replace(layer=item.layer.removeprefix(wrapper)) for item in kept.values()]
     return FilePart(path.name, entries, True, problems, {})
 
 
-def _passed(file: str, names: list[str]) -> Iterator[Problem]:
-    """That lists of numbers were taken for settings. It is no tensor left out: files of training are full of them."""
+def _skipped_list_problems(file: str, names: list[str]) -> Iterator[Problem]:
+    """Report lists of numbers that were taken for settings.
+
+    No tensor counts as left out: files of training runs are full of such lists.
+    """
     if names:
         some = ", ".join(map(shorten, names[:3])) + (", …" if len(names) > 3 else "")
         what = f"has lists of numbers that are named as settings or histories are, and are not compared ({some})"
@@ -229,7 +232,7 @@ def _found_entry(archive: Archive, item: Found) -> Entry:
 
 def _open_lone(path: Path) -> Dump:
     part = open_file(path)
-    problems = (*part.problems, *filter(None, map(why_part, part.entries)))
+    problems = (*part.problems, *filter(None, map(partial_dtensor_problem, part.entries)))
     ranks = [_rank_part(item) for item in part.entries]
     if None not in ranks and len({one.rank for one in ranks if one is not None}) > 1:
         joined = join_ranks(one for one in ranks if one is not None)
@@ -238,15 +241,15 @@ def _open_lone(path: Path) -> Dump:
 
 
 def _rank_part(item: Entry) -> RankPart | None:
-    """What one rank holds, where the outermost keys are ranks: ``{"rank0": {…}, "rank1": {…}}``."""
+    """What one rank holds, if the outermost keys are ranks: ``{"rank0": {…}, "rank1": {…}}``."""
     match = _RANK.match(item.name)
     if match is None or not item.layer.startswith(match[0]):
         return None
     return RankPart(int(match[1]), item._replace(name=item.name[match.end() :], layer=item.layer[match.end() :]))
 
 
-def why_part(item: Entry) -> Problem | None:
-    """Why an entry is no whole tensor: it is what some ranks hold of a DTensor."""
+def partial_dtensor_problem(item: Entry) -> Problem | None:
+    """Report an entry that is not a whole tensor, but what some ranks hold of a DTensor."""
     first: object = item.stored
     while isinstance(first, JoinedRanks):
         first = first.parts[0]
@@ -278,25 +281,28 @@ class InArchive(NamedTuple):
 
 def tensor_of(archive: Archive, stem: str) -> Array:
     """The values of an archive that holds one tensor."""
-    found = found_in(archive, stem)
-    if len(found) != 1:
-        raise BadFile(archive.path, f"holds {len(found)} tensors where one is expected; save it again")
-    return archive.read(_readable(archive, found[0]))
+    tensors = found_in(archive, stem)
+    if len(tensors) != 1:
+        raise BadFile(archive.path, f"holds {len(tensors)} tensors where one is expected; save it again")
+    return archive.read(_readable(archive, tensors[0]))
 
 
-def found_in(archive: Archive, stem: str, passed: list[str] | None = None) -> list[Found]:
-    """The tensors of an archive; there is at least one. ``passed`` takes lists of numbers that are taken for none."""
+def found_in(archive: Archive, stem: str, skipped_lists: list[str] | None = None) -> list[Found]:
+    """The tensors of an archive, at least one.
+
+    Names of lists of numbers that are not taken for tensors are added to ``skipped_lists``.
+    """
     try:
-        found = find_tensors(_unwrap(archive.value), stem, passed)
+        tensors = find_tensors(_unwrap(archive.value), stem, skipped_lists)
     except BadPickle as error:
         raise BadFile(archive.path, str(error)) from error
-    if not found:
+    if not tensors:
         raise BadFile(archive.path, "holds no tensor; was something else saved under this name?")
-    return found
+    return tensors
 
 
 def _unwrap(content: object) -> object:
-    """SGLang's dumper writes each tensor as a value with notes about it."""
+    """Unwrap a tensor of SGLang's dumper, which writes each as a value with notes about it."""
     if not isinstance(content, dict) or content.keys() != {"value", "meta"}:
         return content
     return content["value"]

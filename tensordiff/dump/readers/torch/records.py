@@ -1,8 +1,8 @@
-"""What a pickle builds of classes that are not ours: inert records. Nothing is imported and nothing is called.
+"""Inert records in place of objects of unknown classes in a pickle. Nothing is imported and nothing is called.
 
-A pickle names a class, gives it arguments, then a state, list items or dict items. A ``Record`` keeps all
-of these as data, so that tensors within a ``ModelOutput``, a cache or a tensor subclass are found although
-the class is not here. What a pickle would *run* (``os.system``) is a record too, and says so.
+A pickle names a class, gives it arguments, then a state, list items or dict items. A ``Record`` keeps all of these as
+data, so that tensors within a ``ModelOutput``, a cache or a tensor subclass are found although the class is not
+installed. Something that a pickle would *run* (``os.system``) is a record, too, and says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class UnknownGlobal(NamedTuple):
 
     @classmethod
     def of(cls, module: str, name: str) -> UnknownGlobal:
-        """By its name, of which no more is kept than a sentence can show."""
+        """A global by its name, shortened to what a sentence can show."""
         return cls(module[:_LONGEST], name[:_LONGEST])
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Record:
 
     @property
     def attributes(self) -> dict[object, object]:
-        """The object's attributes, where its state is one dict, or a dict and one of slots."""
+        """The object's attributes, if its state is one dict, or a dict and one of slots."""
         if type(self.state) is dict:
             return self.state
         if type(self.state) is tuple and len(self.state) == 2:
@@ -57,14 +57,14 @@ class Record:
 
 
 class LongText(NamedTuple):
-    """Text too long to be a name, left where it lies: ``at`` and ``size`` are bytes of the file."""
+    """Text too long to be a name, which stays in the file: ``at`` and ``size`` are bytes of the file."""
 
     at: int
     size: int
 
 
 class Blob(NamedTuple):
-    """Bytes within a pickle, left where they lie; ``is_text`` where each is spelled as a character of UTF-8."""
+    """Bytes within a pickle that stay in the file; ``is_text`` if each is encoded as a character of UTF-8."""
 
     at: int
     size: int
@@ -86,7 +86,7 @@ _DANGEROUS_NAMES = frozenset(("load", "load_url", "load_state_dict_from_url", "s
 
 
 def is_program(of: UnknownGlobal) -> bool:
-    """Whether a name is one that nobody needs to save a tensor, and by which code is run."""
+    """Whether a name could run code and is never needed to save a tensor."""
     module, name = of
     if module in ("builtins", "__builtin__"):
         return name.partition(".")[0] in _DANGEROUS_BUILTINS or "." in name
@@ -99,7 +99,7 @@ def is_program(of: UnknownGlobal) -> bool:
 
 
 def refusal(of: UnknownGlobal) -> UnreadableTensor:
-    """In the place of what a pickle would run."""
+    """An unreadable tensor in place of what a pickle would run."""
     return UnreadableTensor(
         f"needs {of} to be loaded, which tensordiff will not run; nothing was run, and nothing that holds "
         "tensors needs it: do not load this file with torch.load"

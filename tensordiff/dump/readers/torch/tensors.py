@@ -1,8 +1,7 @@
 """Tensors and storages as a torch file's pickle describes them: plain records, made without torch.
 
-Everything a pickle claims of a tensor's shape, strides and storage is checked here, before anyone looks
-for its bytes; a claim that is not true refuses its own tensor and no other. Which names a pickle may use is
-decided in ``globals``.
+Everything a pickle claims about a tensor's shape, strides and storage is checked here, before anyone looks for its
+bytes; a false claim refuses only its own tensor. Which names a pickle may use is decided in ``globals``.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _LONGEST_KEY = 256
 
 
 class BadPickle(Exception):
-    """A pickle is damaged, contradicts itself, or asks for what we will not run. The sentence names no file."""
+    """A pickle is damaged, contradicts itself, or asks for something we will not run. The message names no file."""
 
 
 @dataclass(frozen=True, slots=True)
 class TorchDType:
-    """An element type of torch; ``dtype`` is None where numpy has none like it."""
+    """An element type of torch; ``dtype`` is None if numpy has no equivalent."""
 
     name: str
     itemsize: int
@@ -56,7 +55,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A view of a storage. ``offset`` and ``strides`` count elements; no strides means contiguous."""
+    """A view of a storage. ``offset`` and ``strides`` count elements; None for strides means contiguous."""
 
     storage: Storage
     offset: int
@@ -74,14 +73,14 @@ class UnreadableTensor:
 
 
 class LongKey(NamedTuple):
-    """In the place of a dict's key that is too long to be a name; ever so many may share one."""
+    """Takes the place of a dict key that is too long to be a name; any number of keys may share one."""
 
     start: str
     length: int
 
     @classmethod
     def of(cls, text: str) -> LongKey:
-        """Of a text, however long, in no time."""
+        """Make one from a text of any length, without reading all of it."""
         return cls(text[:60], len(text))
 
 
@@ -103,7 +102,7 @@ def shorten(text: str) -> str:
 def view_storage(
     storage: object, offset: object, size: object, stride: object, flags: object = None, of: object = None
 ) -> Tensor | UnreadableTensor:
-    """A tensor on a storage, of the storage's own dtype unless ``of`` is another."""
+    """A tensor on a storage, of the storage's own dtype unless ``of`` is given."""
     try:
         return _checked_view(storage, offset, size, stride, flags, of)
     except BadPickle as error:
@@ -131,7 +130,7 @@ def _checked_view(
 
 
 def _advice(name: str) -> str:
-    """What to save instead of a type that only torch has, so that nothing is lost."""
+    """What to save instead of a dtype that only torch has, so that nothing is lost."""
     if name == "complex32":
         return "save it .to(torch.complex64)"
     if name.startswith(("qint", "quint")):
@@ -151,7 +150,7 @@ def _counts(values: object) -> tuple[int, ...]:
 def _check_inside(
     storage: Storage, of: TorchDType, start: int, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> int:
-    """How many elements a view reaches over, which must all lie in its storage."""
+    """How many elements a view extends over; raises unless all of them lie in its storage."""
     if len(shape) != len(strides):
         raise BadPickle(f"claims {len(shape)} dimensions and {len(strides)} strides")
     if math.prod(n for n in shape if n) * of.itemsize >= _MAX_BYTES:

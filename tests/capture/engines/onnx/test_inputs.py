@@ -16,7 +16,7 @@ from tensordiff.capture.engines.onnx.model import load
 from tensordiff.capture.settings import PROMPT, Settings
 from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.errors import CaptureError
 from tests.capture.engines.onnx.graphs import graph, saved, tensors
 from tests.capture.models import run_here

@@ -228,4 +228,4 @@ def test_a_line_of_a_log_is_tried_once(tmp_path: Path, line: str) -> None:
     """It is over at once; each mark, or each space, tried by itself would take minutes."""
     path = tmp_path / "run.log"
     path.write_text(f"{line}\n")
-    assert list(llamacpp._printed(path)) == []
+    assert list(llamacpp._parse_log(path)) == []

@@ -26,7 +26,7 @@ from tensordiff.capture.engines.torch.replay.repro_script import SCRIPT, repro_s
 from tensordiff.capture.engines.torch.tensors import find
 from tensordiff.capture.process.layers import ROOT
 from tensordiff.errors import WriteError, printable
-from tensordiff.util.atomic_write import followed, replacing, write_file
+from tensordiff.util.atomic_write import follow_link, replacing, write_file
 
 _FILES = ("weights.pt", "inputs.pt", "expected.pt", "layer.pt2", SCRIPT)
 
@@ -98,7 +98,7 @@ def write_bundle(folder: Path, repro: Repro, expected: Mapping[str, Tensor], see
 def _new_folder(folder: Path) -> Iterator[None]:
     """A folder to put files into; where the block fails, they go again, so that no part of a bundle is left."""
     try:
-        is_new = not followed(folder).exists()
+        is_new = not follow_link(folder).exists()
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise WriteError(f"{printable(folder)}: is not empty; choose a new folder for the bundle")

@@ -27,7 +27,7 @@ from tensordiff.capture.job import Job
 from tensordiff.capture.process.layers import ROOT, find_layer
 from tensordiff.capture.process.output import first_facts
 from tensordiff.dump import Dump, open_dump
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.errors import CaptureError, printable
 
 

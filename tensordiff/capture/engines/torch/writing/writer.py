@@ -28,8 +28,8 @@ from tensordiff.capture.engines.torch.writing.device_ring import PinnedRing, ten
 from tensordiff.capture.engines.torch.writing.ring import Ring
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import EntryKey, Origin, Spec
-from tensordiff.dump.shards import PIECE, pieces, raw
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.shards import PIECE, pieces, raw
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.errors import CaptureError
 
 WAITING = 64 << 20

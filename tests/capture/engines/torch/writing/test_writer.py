@@ -11,7 +11,7 @@ import pytest
 
 from tensordiff.dump import open_dump
 from tensordiff.dump.model import EntryKey, Origin
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.errors import CaptureError, WriteError
 from tests.capture.models import run_here
 from tests.processes import PATIENCE_S, until
@@ -207,7 +207,7 @@ def test_a_full_disk_leaves_what_was_written(
     whole = open_dump(run_here(small + "good", tmp_path / "whole").path)
     disk = SmallDisk(room)
     for call in ("pwrite", "pwritev", "ftruncate"):
-        monkeypatch.setattr(f"tensordiff.dump.shards.os.{call}", getattr(disk, call))
+        monkeypatch.setattr(f"tensordiff.dump.native.shards.os.{call}", getattr(disk, call))
     with pytest.raises(WriteError, match="there is no room left") as error:
         run_here(small + "good", tmp_path / "d")
     monkeypatch.undo()

@@ -1,7 +1,7 @@
-"""Readings: the views under which one shape could be another, without numbers that hold for one prompt only.
+"""The views under which one shape could be another, without numbers that hold for one prompt only.
 
-A view that is learned in one layer is applied to the same place in others and in other steps, where there are more
-or fewer tokens. So heads are split by their count and axes are permuted, and nothing is reshaped to fixed sizes.
+A view that is learned in one layer is applied to the same place in others and in other steps, which have more or fewer
+tokens. So heads are split by their count and axes are permuted, and nothing is reshaped to fixed sizes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from tensordiff.align.views import reconcile
 Shape = tuple[int, ...]
 
 
-def readings(reference: Shape, candidate: Shape) -> Iterator[str]:
-    """Views of the reference that could give the candidate's shape, likeliest first; empty for none."""
+def possible_views(reference: Shape, candidate: Shape) -> Iterator[str]:
+    """Views of the reference that could give the candidate's shape, most likely first; the empty text for no view."""
     if math.prod(reference) != math.prod(candidate):
         return
     seen = set[str]()
-    for view in _all(reference, candidate):
+    for view in _candidates(reference, candidate):
         if view not in seen:
             seen.add(view)
             yield view
 
 
-def _all(reference: Shape, candidate: Shape) -> Iterator[str]:
+def _candidates(reference: Shape, candidate: Shape) -> Iterator[str]:
     if reconcile(reference, candidate) is not None:
         yield ""
     yield from _heads_split(reference, candidate)

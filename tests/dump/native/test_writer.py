@@ -22,12 +22,12 @@ from safetensors import safe_open
 from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.folders import DumpPath
-from tensordiff.dump.manifest import record, shard_key
 from tensordiff.dump.model import Dump, EntryKey, Origin, Spec
 from tensordiff.dump.names import parse_name
+from tensordiff.dump.native.manifest import record, shard_key
+from tensordiff.dump.native.shards import raw
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.dump.readers.native import try_open
-from tensordiff.dump.shards import raw
-from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import WriteError
 from tests import processes
 
@@ -297,7 +297,7 @@ def test_a_closed_writer_takes_nothing_more(tmp_path: Path) -> None:
 
 ENDLESS = """
 import sys, numpy as np
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 with DumpWriter(sys.argv[1], facts={"source": "child"}, shard_bytes=40_000_000) as writer:
     for index in range(10**9):
         writer.add(f"layer.{index}-output", np.full(300_001, index, np.float32))
@@ -329,7 +329,7 @@ from pathlib import Path
 from safetensors.numpy import load_file
 from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.readers.native import try_open
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.errors import WriteError
 folder, said = Path(sys.argv[1]), []
 with DumpWriter(folder, header_bytes=4096) as writer:

@@ -1,11 +1,12 @@
 """Norms before their weight: tensors that some engines show, and that the reference lacks.
 
-A candidate that shows a norm twice, before its weight and after it, has two tensors that resemble the reference's one.
-Which is which is known without what follows, and so right up to the first error: what is normalized exactly and gives
-the reference's norm, channel by channel, by a factor and an offset, was computed rightly and lacks the weight.
+A candidate that shows a norm twice, before and after its weight is applied, has two tensors that resemble the
+reference's one. Which is which is known without looking at what follows, so right up to the first error: a tensor that
+is exactly normalized and gives the reference's norm, channel by channel, by a factor and an offset, was computed
+correctly and lacks the weight.
 
 That alone would excuse a port that forgets the weight. So the candidate must have the norm itself, too: after it, equal
-to the reference's or, where an error is in it, right after it and nearer to the reference's norm than to anything else.
+to the reference's or, if an error is in it, directly after it and closer to the reference's norm than to anything else.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from tensordiff.align.learn.nodes import Node, NodeMatches
 from tensordiff.align.learn.resemblance import alike, is_normalized
 
 _LEAST = 0.4
-"""How alike two tensors must be, that one may be the other with an error, or before its weight."""
+"""How alike two tensors must be for one to be the other with an error, or before its weight."""
 _FEW, _MANY = 4, 256
-"""With fewer tokens a factor and an offset for each channel fit anything; not more are looked at."""
+"""With fewer tokens, a factor and an offset for each channel fit anything; no more than ``_MANY`` are looked at."""
 Matrix = NDArray[np.float64]
 
 
 @dataclass(eq=False)
-class Unweighted:
+class UnweightedNorms:
     """Finds the candidate's norms before their weight."""
 
     evidence: Evidence
@@ -39,11 +40,11 @@ class Unweighted:
     def nodes(self) -> list[Node]:
         """The nodes of the candidate that give one."""
         if not self.evidence.candidate.index.dump.ordered:
-            return []  # nothing says what came after what
+            return []  # the order of the layers is not known
         return [self.matches.node_of[id(item.entry)] for item in self._normalized() if self._lacks_weight(item)]
 
     def _normalized(self) -> Iterator[Fingerprint]:
-        """The candidate's tensors that are normalized exactly, and that the reference lacks."""
+        """The candidate's tensors that are exactly normalized, and that the reference lacks."""
         for one in self._in_order:
             if not one.is_shared and is_normalized(one.members[1][0]):
                 yield from (item for item in one.members[1] if not item.entry.is_input)
@@ -73,9 +74,9 @@ class Unweighted:
 
     @cached_property
     def _in_order(self) -> list[ValueClass]:
-        """What the candidate's layers give, in order."""
-        given = (one for one in self.evidence.classes if any(not item.entry.is_input for item in one.members[1]))
-        return sorted((one for one in given if not one.is_weak), key=self._first)
+        """The outputs of the candidate's layers, in order."""
+        outputs = (one for one in self.evidence.classes if any(not item.entry.is_input for item in one.members[1]))
+        return sorted((one for one in outputs if not one.is_weak), key=self._first)
 
     @cached_property
     def _reference(self) -> list[ValueClass]:
@@ -83,7 +84,7 @@ class Unweighted:
 
 
 def _is_weighted(norm: Fingerprint, item: Fingerprint) -> bool:
-    """Whether each channel of one tensor is that of the other times a factor, and an offset."""
+    """Whether each channel of one tensor is that of the other times a factor, plus an offset."""
     rows = norm.size // norm.width
     if norm.size != item.size or norm.width != item.width or rows < _FEW or alike(norm, item) < _LEAST:
         return False

@@ -1,13 +1,14 @@
 """Namesakes: layers of the candidate that have the name of a layer of the reference and give another tensor.
 
-Where nothing that follows tells an error from another meaning of a name, two things still do:
+Usually the layers that follow show whether a differing tensor is an error or something else of the same name: after an
+error, they differ, too. If no later layer can decide, two things still do:
 
-- A ``pooler`` that gives the mean, the first or the last of the tokens it is given is no layer with weights. Where the
-  reference's is one, and nothing is computed from it, the two are different things.
-- What is computed after a wrong tensor is not nearer to the right one. Where the candidate's next tensor is, as a norm
-  is after the norm before its weight, the name belongs to that one, or to neither.
+- A ``pooler`` that returns the mean, the first or the last of its input tokens has no weights. If the reference's
+  pooler does, and no layer uses its output, the two are different things.
+- After a wrong tensor, the next one is not closer to the right one. If the candidate's next tensor is (as a norm is,
+  after the norm before its weight is applied), the name belongs to that one, or to neither.
 
-A namesake is paired with nothing by its name, and that is said: it is a doubt, not an error.
+A namesake is not paired by its name, and that is reported: it is a doubt, not an error.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ import numpy as np
 from tensordiff.align.by_value import fingerprint
 from tensordiff.align.learn.evidence import Evidence
 from tensordiff.align.learn.learned import Namesake
-from tensordiff.align.learn.nodes import Node, NodeMatches
+from tensordiff.align.learn.nodes import Node, NodeMatches, have_same_class
 from tensordiff.align.learn.resemblance import alike
 from tensordiff.align.match import Alignment
-from tensordiff.dump.dtypes import Array
+from tensordiff.dump.dtypes import Array, is_integral
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
 _SAME_DIRECTION = 1e-5
 """How far the cosine of a pooled tensor may be from 1; whether it was scaled to length 1 does not matter."""
 _LEAST, _NEARER = 0.5, 0.5
-"""How alike the next tensor must be, and which part of the named one's distance it may be away."""
+"""How alike the next tensor must be, and the share of the named one's distance that it may have."""
 _NEXT = 2
 """How many of the following layers are looked at."""
 
@@ -45,7 +46,7 @@ class Namesakes:
     alignment: Alignment
 
     def found(self, named: Sequence[tuple[Node, Node]]) -> list[tuple[Node, Namesake]]:
-        """The candidate's nodes that are namesakes, of those that names pair."""
+        """The candidate's nodes that are namesakes, among those that names pair."""
         found = []
         for ours, theirs in named:
             reason = self._reason(ours, theirs)
@@ -57,7 +58,7 @@ class Namesakes:
         pair = self._differing(ours, theirs)
         if pair is None:
             return None
-        if self._is_last(ours) and not _are_of_one_class(ours, theirs):
+        if self._is_last(ours) and not have_same_class(ours, theirs):
             what = _pooled(pair[1], theirs.inputs)
             if what is not None and _pooled(pair[0], ours.inputs) is None:
                 return f"it is {what} of what it is given, and the reference's is not"
@@ -65,7 +66,7 @@ class Namesakes:
         return None if after is None else f"{after.layer}, which comes after it, is nearer to the reference's"
 
     def _differing(self, ours: Node, theirs: Node) -> tuple[Entry, Entry] | None:
-        """The outputs of two nodes, where each has one and these differ."""
+        """The outputs of two nodes, if each has one and these differ."""
         if len(ours.outputs) != 1 or len(theirs.outputs) != 1:
             return None
         a, b = ours.outputs[0], theirs.outputs[0]
@@ -74,25 +75,21 @@ class Namesakes:
         return (a, b) if is_known and (id(a), id(b)) in self._paired else None
 
     def _is_last(self, node: Node) -> bool:
-        """Whether no other layer is given what a node gives."""
+        """Whether no other layer gets the output of a node."""
         one = self.evidence.of_entry[id(node.outputs[0])]
         return not any(item.entry.is_input for item in one.members[0])
 
     # --- the next tensor -------------------------------------------------------------------------------
 
     def _nearer_after(self, node: Node, ours: Entry, theirs: Entry) -> Node | None:
-        """A layer soon after a node that no name pairs, and that is nearer to the reference's tensor by far."""
-        if not self._is_ordered or self.evidence.of_entry[id(ours)].is_shared:
+        """A layer soon after a node that no name pairs, and that is much closer to the reference's tensor."""
+        if not self.evidence.is_ordered or self.evidence.of_entry[id(ours)].is_shared:
             return None
         for after in self._following(node):
             for other in after.outputs:
                 if id(other) not in self._named and self._is_nearer(ours, theirs, other):
                     return after
         return None
-
-    @property
-    def _is_ordered(self) -> bool:
-        return self.evidence.reference.index.dump.ordered and self.evidence.candidate.index.dump.ordered
 
     @cached_property
     def _paired(self) -> set[tuple[int, int]]:
@@ -127,27 +124,23 @@ class Namesakes:
         return rival >= _LEAST and 1.0 - rival <= _NEARER * (1.0 - own)
 
 
-def _are_of_one_class(ours: Node, theirs: Node) -> bool:
-    return ours.module_class is not None and ours.module_class == theirs.module_class
-
-
 def _pooled(entry: Entry, inputs: Sequence[Entry]) -> str | None:
-    """Which tokens of its input a tensor is, in words; None where it is none of these."""
+    """Which tokens of its input a tensor is, in words; None if it is none of these."""
     try:
-        made = entry.read().astype(np.float64).reshape(-1)
-        given = [array for one in inputs if (array := _tokens(one.read(), made.size)) is not None]
+        output = entry.read().astype(np.float64).reshape(-1)
+        inputs_as_tokens = [array for one in inputs if (array := _tokens(one.read(), output.size)) is not None]
     except (DumpError, AlignError):
         return None
-    for tokens in given:
+    for tokens in inputs_as_tokens:
         for what, pooled in (("the mean", tokens.mean(0)), ("the first token", tokens[0]), ("the last", tokens[-1])):
-            if _points_alike(pooled, made):
+            if _points_alike(pooled, output):
                 return what
     return None
 
 
 def _tokens(array: Array, width: int) -> Array | None:
-    """A tensor as its tokens; None where it has no tokens of this width, or one alone."""
-    if array.dtype.kind in "iub" or not array.ndim or array.shape[-1] != width or array.size <= width:
+    """A tensor as its tokens; None if it does not have several tokens of this width."""
+    if is_integral(array.dtype) or not array.ndim or array.shape[-1] != width or array.size <= width:
         return None
     return np.asarray(array.reshape(-1, width), np.float64)
 

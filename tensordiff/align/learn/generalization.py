@@ -1,9 +1,9 @@
-"""Lifting: from pairs of a few layers to rules for all of them.
+"""Generalization: from pairs of a few layers to rules for all of them.
 
-Pairs whose names have the same outline make one rule if their numbers are one function of the layer's number: the
-same, an offset, a multiple, or the number of a call. Where only one layer proves it, the numbers that other rules
-prove for the same containers hold, or those by which both sides count as many blocks. What fits no function stays a
-rule for itself.
+Pairs whose names have the same outline make one rule if their numbers are one function of the layer's number: the same,
+an offset, a multiple, or the number of a call. If only one layer proves it, the numbers that other rules prove for the
+same containers are used, or those by which both sides count equally many blocks. What fits no function stays a rule for
+itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensordiff.align.expression.tree import Name
 from tensordiff.align.index import port_of
 from tensordiff.align.learn.evidence import Evidence, Side
 from tensordiff.align.learn.outline import Outline
-from tensordiff.align.learn.ports import Formula, LearnedPair
+from tensordiff.align.learn.pairing.ports import Formula, LearnedPair
 from tensordiff.dump.model import Entry
 from tensordiff.dump.names import parse_name
 
@@ -38,7 +38,7 @@ class Shape(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """A number as a function of a letter; of none, a number."""
+    """A number as a function of a letter; without a letter, a fixed number."""
 
     letter: str | None
     factor: int
@@ -46,7 +46,7 @@ class Affine(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lifted:
+class GeneralRule:
     """A rule, and the pairs it was made from."""
 
     reference: str
@@ -55,9 +55,9 @@ class Lifted:
     is_general: bool = True
 
     @property
-    def is_again(self) -> bool:
+    def is_second_partner(self) -> bool:
         """Whether it gives entries of the reference a second partner."""
-        return all(pair.is_again for pair in self.pairs)
+        return all(pair.is_second_partner for pair in self.pairs)
 
     @property
     def proven(self) -> list[LearnedPair]:
@@ -71,19 +71,19 @@ Prefixes = tuple[str, str]
 
 
 @dataclass(eq=False)
-class Lifter:
+class Generalizer:
     """Makes rules from pairs."""
 
     evidence: Evidence
     pairs: Sequence[LearnedPair]
 
-    def rules(self) -> list[Lifted]:
+    def rules(self) -> list[GeneralRule]:
         """The rules, those with most proof first; second partners last, since they take what others leave."""
-        made: dict[Lifted, Lifted] = {}
-        for rule in (rule for group in self._groups.values() for rule in self._lift(group)):
-            same = made.get(rule)  # ports that are written alike, as ``output`` and ``output_0``
+        made: dict[GeneralRule, GeneralRule] = {}
+        for rule in (rule for group in self._groups.values() for rule in self._generalize(group)):
+            same = made.get(rule)  # two groups may give one rule: ``output`` and ``output_0`` are written alike
             made[rule] = rule if same is None else replace(same, pairs=(*same.pairs, *rule.pairs))
-        return sorted(made.values(), key=lambda rule: (rule.is_again, -len(rule.proven), not rule.is_general))
+        return sorted(made.values(), key=lambda rule: (rule.is_second_partner, -len(rule.proven), not rule.is_general))
 
     @cached_property
     def _groups(self) -> dict[Key, list[LearnedPair]]:
@@ -110,7 +110,7 @@ class Lifter:
 
     @cached_property
     def numbering(self) -> dict[Prefixes, tuple[int, int]]:
-        """By which factor and offset the candidate counts what the reference counts, where several layers prove it."""
+        """By which factor and offset the candidate counts what the reference counts, if several layers prove it."""
         votes: dict[Prefixes, Counter[tuple[int, int]]] = defaultdict(Counter)
         for group in self._groups.values():
             points = {self._first_numbers(pair): None for pair in group if pair.is_proven}
@@ -133,7 +133,7 @@ class Lifter:
         return (ours.numbers[0], theirs.numbers[0]) if ours.numbers and theirs.numbers else None
 
     def _assumed(self, pair: LearnedPair) -> tuple[int, int] | None:
-        """The factor and offset for a rule that one layer alone proves."""
+        """The factor and offset for a rule that only one layer proves."""
         prefixes, point = self._prefixes(pair), self._first_numbers(pair)
         if prefixes is None or point is None:
             return None
@@ -165,7 +165,7 @@ class Lifter:
 
     # --- rules ---------------------------------------------------------------------------------------
 
-    def _lift(self, group: list[LearnedPair]) -> Iterator[Lifted]:
+    def _generalize(self, group: list[LearnedPair]) -> Iterator[GeneralRule]:
         names = len(self._outline(group[0].reference.parts[0], 0).numbers)
         if not names and not any(self._outline(part, 1).numbers for part in group[0].candidate.parts):
             yield from (self._single(pair) for pair in group)
@@ -178,15 +178,15 @@ class Lifter:
         count = len(points[0][0])
         sides = [self._written(group[0].reference, 0, functions[:count])]
         sides.append(self._written(group[0].candidate, 1, functions[count:]))
-        yield Lifted(sides[0], sides[1], tuple(group))
+        yield GeneralRule(sides[0], sides[1], tuple(group))
 
     def _is_likely(self, pair: LearnedPair) -> bool:
-        """Whether the values of two entries say that they are the same, though an error has changed them."""
+        """Whether values say that two entries are the same, though an error has changed them."""
         ours, theirs = pair.reference.parts, pair.candidate.parts
         return len(ours) == len(theirs) == 1 and self.evidence.is_same(ours[0], theirs[0])
 
     def _is_of_several_blocks(self, group: list[LearnedPair]) -> bool:
-        """Whether one pair alone proves a formula of tensors of which some stand in a block and some do not."""
+        """Whether only one pair proves a formula of tensors some of which are in a block and some are not."""
         if sum(pair.is_proven for pair in group) > 1:
             return False
         for side, formula in enumerate((group[0].reference, group[0].candidate)):
@@ -195,16 +195,16 @@ class Lifter:
                 return True
         return False
 
-    def singles(self, rule: Lifted) -> list[Lifted]:
-        """The proven pairs of a rule that does not hold for others, each for itself."""
+    def singles(self, rule: GeneralRule) -> list[GeneralRule]:
+        """The proven pairs of a rule that does not hold for others, each as a rule for itself."""
         return [self._single(pair) for pair in rule.proven]
 
-    def _single(self, pair: LearnedPair) -> Lifted:
+    def _single(self, pair: LearnedPair) -> GeneralRule:
         texts = []
         for side, formula in enumerate((pair.reference, pair.candidate)):
             numbers = [Affine(None, 1, n) for n in self._coordinates(formula, side)]
             texts.append(self._written(formula, side, numbers))
-        return Lifted(texts[0], texts[1], (pair,), is_general=False)
+        return GeneralRule(texts[0], texts[1], (pair,), is_general=False)
 
     def _functions(
         self, group: list[LearnedPair], points: list[tuple[Coordinates, Coordinates]], names: int
@@ -230,7 +230,7 @@ class Lifter:
         return [one if one.letter in used else Affine(None, 1, columns[k][0]) for k, one in enumerate(functions)]
 
     def _first_columns(self, pair: LearnedPair) -> dict[int, int]:
-        """The columns that hold a block's number, and the side of each; the first of every part."""
+        """The columns that hold a block's number (the first number of each part), and the side of each."""
         found, at = {}, 0
         for side, formula in enumerate((pair.reference, pair.candidate)):
             for part in formula.parts:
@@ -294,7 +294,7 @@ def _number_text(one: Affine, width: int) -> str:
 
 
 def _fit(numbers: Sequence[int], values: Sequence[int]) -> tuple[int, int] | None:
-    """The factor and offset that make one column of another; None where there is no such."""
+    """The factor and offset that turn one column into another; None if there is no such pair."""
     for factor in _FACTORS:
         offsets = {value - factor * number for number, value in zip(numbers, values, strict=True)}
         if len(offsets) == 1 and abs(offset := offsets.pop()) < 10_000:
@@ -303,7 +303,7 @@ def _fit(numbers: Sequence[int], values: Sequence[int]) -> tuple[int, int] | Non
 
 
 def _numbers_of(side: Side) -> Mapping[str, set[int]]:
-    """The numbers that stand after each text that begins a layer's name."""
+    """The numbers that follow each beginning of a layer's name."""
     numbers: dict[str, set[int]] = defaultdict(set)
     for outline in side.outlines.values():
         if outline.numbers:

@@ -1,11 +1,10 @@
-"""Vetoes: names that pair two tensors although the values say that another is meant.
+"""Vetoes: names that pair two tensors although the values show that another one is meant.
 
-A name loses where a learned rule pairs its entry otherwise, what the names pair is refuted, and what is computed from
-it agrees, so that it is no error but another name. Two layers that each give what the other should look like an error:
-their names lose only where a layer that gets one of their tensors is given the right one. Beyond the first error, where
-nothing is equal, a name loses where the rule's partner resembles the entry far more, or where its word means something
-else in all layers that are healthy. Where two sides count the same blocks differently, every rule of these blocks wins
-against equal numbers.
+A name loses if a learned rule pairs its entry differently, values refute what the names pair, and what is computed from
+it agrees, so that it is another name and not an error. Two layers whose outputs are swapped look like an error: their
+names lose only if a layer that gets one of their tensors gets the right one. Beyond the first error, where nothing is
+equal, a name loses if the rule's partner resembles the entry far more, or if its word means something else in all
+healthy layers. If two sides count the same blocks differently, every rule of these blocks wins against equal numbers.
 """
 
 from __future__ import annotations
@@ -20,40 +19,40 @@ from functools import cached_property
 from tensordiff.align.by_value import Fingerprint, fingerprint
 from tensordiff.align.expression.placeholder import placeholders_in
 from tensordiff.align.learn.evidence import Evidence, ValueClass, view_between
+from tensordiff.align.learn.generalization import GeneralRule
 from tensordiff.align.learn.learned import LearnedRule
-from tensordiff.align.learn.lift import Lifted
+from tensordiff.align.learn.names.unweighted_norms import UnweightedNorms
 from tensordiff.align.learn.nodes import Block, Node, NodeMatches
-from tensordiff.align.learn.ports import LearnedPair
+from tensordiff.align.learn.pairing.ports import LearnedPair
 from tensordiff.align.learn.resemblance import alike
-from tensordiff.align.learn.unweighted import Unweighted
 from tensordiff.align.match import Alignment
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.dump.model import Entry
 
 _LEAST, _FAR, _NEARER = 0.5, 0.5, 0.8
-"""How alike a rule's partner must be, and which part of the named one's distance it may be away; or, of one that is
-likely another tensor."""
+"""How alike a rule's partner must be, and the share of the named one's distance that it may have; the last is for a
+named one that is probably another tensor."""
 _AGREE_AFTER = 6
-"""How many tensors must agree after a layer, that it is healthy: an error spoils what follows."""
+"""How many tensors must agree after a layer for it to be healthy: an error spoils what follows."""
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*")
 
 
 @dataclass(eq=False)
 class Vetoes:
-    """What speaks against names."""
+    """The evidence against names."""
 
     evidence: Evidence
-    """What is equal; ``matches`` goes on to what is likely the same."""
+    """What is equal; ``matches`` goes on to what is probably the same."""
     matches: NodeMatches
     alignment: Alignment
     _read: dict[int, Fingerprint | None] = field(default_factory=dict)
 
-    def look_at_words(self) -> None:
-        """Leave out the layers of the candidate whose word means, wherever all is healthy, what the reference lacks."""
+    def find_foreign_words(self) -> None:
+        """Exclude the candidate's layers whose word, wherever all is healthy, means what the reference lacks."""
         if not self.evidence.candidate.index.dump.ordered:
-            return  # nothing says what came after what
+            return  # the order of the layers is not known
         ends = sorted(self._proven_positions(1))
-        unweighted = {id(node) for node in Unweighted(self.evidence, self.matches).nodes()}
+        unweighted = {id(node) for node in UnweightedNorms(self.evidence, self.matches).nodes()}
         self.matches.foreign |= unweighted
         known: dict[str, list[bool]] = defaultdict(list)
         for node in self.matches.candidate:
@@ -75,12 +74,12 @@ class Vetoes:
             return False
         if self._is_foreign(theirs) or self._is_other_call(ours, theirs):
             return True
-        return bool(pairs) and all(self.evidence.are_others(a, b) for a, b in pairs)
+        return bool(pairs) and all(self.evidence.are_different(a, b) for a, b in pairs)
 
     def _is_other_call(self, ours: Node, theirs: Node) -> bool:
-        """Whether another call of a layer that several share is given what the reference's is."""
-        given = [self.evidence.of_entry.get(id(entry)) for entry in ours.inputs]
-        proofs = [one for one in given if one is not None and one.is_proof]
+        """Whether another call of a shared layer gets what the reference's call gets."""
+        input_classes = [self.evidence.of_entry.get(id(entry)) for entry in ours.inputs]
+        proofs = [one for one in input_classes if one is not None and one.is_proof]
         calls = {self.matches.node_of[id(item.entry)].call for one in proofs for item in one.members[1]
                  if item.entry.is_input and item.entry.layer == theirs.layer}  # fmt: skip
         return theirs.is_shared and bool(calls) and theirs.call not in calls
@@ -93,20 +92,20 @@ class Vetoes:
     def agrees_after(self, entry: Entry) -> bool:
         """Whether what is computed from an entry is proven to be the same.
 
-        Where nothing is seen to get it: whether anything is, after its module has ended.
+        If no layer is seen to get it: whether anything is proven after its module has ended.
         """
         node, one = self.matches.node_of.get(id(entry)), self.evidence.of_entry.get(id(entry))
         if node is None or one is None:
             return False
-        made = self._made_from(one)
+        made = self._computed_from(one)
         return any(map(self._is_proven, made)) if made else self._is_before_proven(node)
 
     def _is_before_proven(self, node: Node) -> bool:
         """Whether anything is proven that comes after a node's module."""
-        is_ordered = self.evidence.reference.index.dump.ordered  # else nothing says what came after what
+        is_ordered = self.evidence.reference.index.dump.ordered  # otherwise positions mean nothing
         return is_ordered and (node.parent or node).position < self._last_proven(0)
 
-    def _made_from(self, one: ValueClass) -> list[Entry]:
+    def _computed_from(self, one: ValueClass) -> list[Entry]:
         """The outputs of the reference's layers that get a tensor, other than that tensor."""
         getting = [self.matches.node_of[id(item.entry)] for item in one.members[0] if item.entry.is_input]
         return [e for node in getting for e in node.outputs if self.evidence.of_entry.get(id(e)) is not one]
@@ -114,18 +113,20 @@ class Vetoes:
     def _is_given_by_name(self, one: ValueClass) -> bool:
         """Whether a layer gets a tensor, or what is made from it, on both sides under the same name.
 
-        Of two layers that an error has swapped, what gets the tensor of one is given that of the other.
+        If an error has swapped two layers, what gets the tensor of one gets that of the other on the other side.
         """
-        left, seen = [one], {id(one)}
-        while left:
-            current = left.pop()
+        waiting, seen = [one], {id(one)}
+        while waiting:
+            current = waiting.pop()
             inputs = (item.entry for item in current.members[0] if item.entry.is_input)
             if any(self._is_named_right(entry, current) for entry in inputs):
                 return True
-            made = (self.evidence.of_entry[id(entry)] for entry in self._made_from(current) if self._is_proven(entry))
-            new = {id(other): other for other in made if id(other) not in seen}
+            computed = (
+                self.evidence.of_entry[id(entry)] for entry in self._computed_from(current) if self._is_proven(entry)
+            )
+            new = {id(other): other for other in computed if id(other) not in seen}
             seen |= new.keys()
-            left += new.values()
+            waiting += new.values()
         return False
 
     def _is_named_right(self, entry: Entry, one: ValueClass) -> bool:
@@ -134,9 +135,10 @@ class Vetoes:
         return partner is not None and any(partner is item.entry for item in one.members[1])
 
     def _has_lost_its_name(self, entry: Entry) -> bool:
-        """Whether both sides have a tensor, likely, that names pair right nowhere, as one swapped with another."""
-        # Not ``self.evidence``, which has what is equal: beyond the first error nothing is, and two that are swapped
-        # there are found only by what is likely the same. That is enough here, where a yes can only spare a name.
+        """Whether both sides probably have a tensor that names pair correctly nowhere, as one swapped with another."""
+        # Not ``self.evidence``, which has what is equal: beyond the first error nothing is, and two swapped tensors
+        # there are found only by what is probably the same. That is enough here, since a yes can only spare a name.
+
         one = self.matches.evidence.of_entry.get(id(entry))
         if one is None or one.is_weak or not one.is_shared:
             return False
@@ -169,16 +171,16 @@ class Vetoes:
         partners = {id(pair.reference): pair.candidate for pair in plain}
         return partners | {id(pair.candidate): pair.reference for pair in plain}
 
-    def beats_names(self, rule: Lifted) -> bool:
-        """Whether names pair the entries otherwise in every layer that supports a rule, and are refuted there."""
-        against = [self._are_against(pair) for pair in rule.proven or rule.pairs]
+    def beats_names(self, rule: GeneralRule) -> bool:
+        """Whether, in every layer that supports a rule, names pair the entries differently and are refuted."""
+        against = [self._pair_contradicts_names(pair) for pair in rule.proven or rule.pairs]
         return any(against) and None not in against
 
-    def _are_against(self, pair: LearnedPair) -> bool | None:
-        """Whether names pair what a learned pair is made of otherwise; None where values leave that possible."""
+    def _pair_contradicts_names(self, pair: LearnedPair) -> bool | None:
+        """Whether names pair the parts of a learned pair differently; None if values leave that possible."""
         ours, theirs = pair.reference.parts, pair.candidate.parts
         if len(ours) == len(theirs) == 1:
-            return self._is_against(ours[0], theirs[0])
+            return self._contradicts_names(ours[0], theirs[0])
         if not pair.is_proven or not pair.is_sum:
             return None
         named = [(entry, self.named[id(entry)]) for entry in (*ours, *theirs) if id(entry) in self.named]
@@ -192,42 +194,42 @@ class Vetoes:
         prints = self._print_of(one), self._print_of(other)
         return prints[0] is not None and prints[1] is not None and view_between(prints[0], prints[1]) is None
 
-    def _is_against(self, ours: Entry, theirs: Entry) -> bool | None:
-        """Whether names pair an entry with another than a rule does; None where values leave that possible."""
+    def _contradicts_names(self, ours: Entry, theirs: Entry) -> bool | None:
+        """Whether names pair an entry with another than a rule does; None if values leave that possible."""
         named = self.named.get(id(ours), theirs), self.named.get(id(theirs), ours)
         if named[0] is theirs and named[1] is ours:
             return False
         if self._is_renamed(ours, theirs, named[0]) or self._is_call_of_other(ours, theirs, named[1]):
             return True
         if self.evidence.is_proven(ours, theirs):
-            is_refuted = self.evidence.are_others(ours, named[0]) or self.evidence.are_others(named[1], theirs)
+            is_refuted = self.evidence.are_different(ours, named[0]) or self.evidence.are_different(named[1], theirs)
             return True if is_refuted and self._is_other_name(ours, theirs, named) else None
-        if any(map(self._has_lost_its_name, _others(ours, theirs, named))):
+        if any(map(self._has_lost_its_name, _other_partners(ours, theirs, named))):
             return None
         others = [(ours, named[0])] if named[0] is not theirs else []
         others += [(named[1], theirs)] if named[1] is not ours else []
         rival = self._alike(ours, theirs)
-        return True if all(self._is_unlike(a, b, rival) for a, b in others) else None
+        return True if all(self._is_less_alike(a, b, rival) for a, b in others) else None
 
     def _is_other_name(self, ours: Entry, theirs: Entry, named: tuple[Entry, Entry]) -> bool:
-        """Whether two entries, of which names pair one or both with others, have other names and are no error."""
+        """Whether two entries that names pair with others have different names, rather than an error."""
         one, node, other = self.evidence.of_entry[id(ours)], *(self.matches.node_of[id(e)] for e in (ours, theirs))
-        others = _others(ours, theirs, named)
+        others = _other_partners(ours, theirs, named)
         if (node.is_shared or other.is_shared) and len(others) == 1:
             return self.agrees_after(ours)  # names do not say which call is which
         if any(map(self._has_lost_its_name, others)):
             return self._is_given_by_name(one)
-        return any(map(self._is_proven, self._made_from(one)))
+        return any(map(self._is_proven, self._computed_from(one)))
 
     def _is_renamed(self, ours: Entry, theirs: Entry, named: Entry) -> bool:
-        """Whether a rule pairs two calls that are matched, and names another call of the same layer."""
+        """Whether a rule pairs two matched calls, while names pair another call of the same layer."""
         node, other, third = (self.matches.node_of.get(id(entry)) for entry in (ours, theirs, named))
         if node is None or third is None or third is other or self.matches.of_reference.get(id(node)) is not other:
             return False
         return self._is_other_call(node, third)
 
     def _is_call_of_other(self, ours: Entry, theirs: Entry, named: Entry) -> bool:
-        """Whether a rule pairs two calls that are matched, and names pair that call with a layer that has another."""
+        """Whether a rule pairs two matched calls, while names pair that call with a layer that has another."""
         node, other, third = (self.matches.node_of.get(id(entry)) for entry in (ours, theirs, named))
         if other is None or third is None or third is node or self.matches.of_candidate.get(id(other)) is not node:
             return False
@@ -240,19 +242,19 @@ class Vetoes:
             return False
         return self._alike(ours, named) > self._alike(ours, theirs)
 
-    def _is_unlike(self, ours: Entry, theirs: Entry, rival: float) -> bool:
-        """Whether names pair two tensors of which one resembles another far more, or of which one has no partner."""
+    def _is_less_alike(self, ours: Entry, theirs: Entry, rival: float) -> bool:
+        """Whether names pair two tensors one of which resembles another far more, or has no partner at all."""
         if self._is_foreign(self.matches.node_of.get(id(theirs))):
             return rival >= _LEAST
-        nearer = _NEARER if self.matches.evidence.are_others(ours, theirs) else _FAR
+        nearer = _NEARER if self.matches.evidence.are_different(ours, theirs) else _FAR
         return rival >= _LEAST and 1.0 - rival <= nearer * (1.0 - self._alike(ours, theirs))
 
     def _alike(self, ours: Entry, theirs: Entry) -> float:
-        found = self._print_of(ours), self._print_of(theirs)
-        return alike(found[0], found[1]) if found[0] is not None and found[1] is not None else 0.0
+        prints = self._print_of(ours), self._print_of(theirs)
+        return alike(prints[0], prints[1]) if prints[0] is not None and prints[1] is not None else 0.0
 
     def _print_of(self, entry: Entry) -> Fingerprint | None:
-        """An entry's fingerprint; only a sample of all was read before, and the others are read once."""
+        """An entry's fingerprint. Only a sample of all entries was read before; the others are read once."""
         if id(entry) not in self._read:
             self._read[id(entry)] = self.evidence.print_of(entry) or fingerprint(entry)
         return self._read[id(entry)]
@@ -260,7 +262,7 @@ class Vetoes:
     # --- numbering -------------------------------------------------------------------------------------
 
     def with_numbering(self, rules: Iterable[LearnedRule], blocks: Mapping[Block, Block]) -> tuple[LearnedRule, ...]:
-        """Rules that all beat names where the two sides count the same blocks differently."""
+        """Make all rules beat names if the two sides count the same blocks differently."""
         offsets = {(ours[0], theirs[0], theirs[1] - ours[1]) for ours, theirs in blocks.items()}
         clear = {one for one in offsets if one[2] and sum(one[:2] == other[:2] for other in offsets) == 1}
         clear -= self._offsets_by_name  # rules of the user's count already
@@ -280,7 +282,7 @@ class Vetoes:
         return {(ours[0], theirs[0], theirs[1] - ours[1]) for ours, theirs in blocks if ours and theirs}
 
 
-def _others(ours: Entry, theirs: Entry, named: tuple[Entry, Entry]) -> list[Entry]:
+def _other_partners(ours: Entry, theirs: Entry, named: tuple[Entry, Entry]) -> list[Entry]:
     """What names pair two entries with, other than each other."""
     return [entry for entry in named if entry is not ours and entry is not theirs]
 

@@ -1,9 +1,9 @@
-"""A safetensors file written as tensors come. Reading is done in ``readers``.
+"""Writing a safetensors file while tensors arrive. Reading is done in ``readers``.
 
-The header comes first in the file but is known last. So space is kept for it (safetensors allows spaces
-after the header), the tensors follow one another without gaps, and the header is written when the shard
-is closed. A tensor is begun, then its bytes are written, for as many tensors at a time as there are. One
-that is complete counts; one that is not is cut off. No array is held.
+The header comes first in the file but is known last. So space is kept for it (safetensors allows spaces after the
+header), the tensors follow one another without gaps, and the header is written when the shard is closed. A tensor is
+begun first, and then its bytes are written, for many tensors at a time. A complete tensor counts; an incomplete one is
+cut off. No array is kept.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from tensordiff.dump.dtypes import Array, name_of
-from tensordiff.dump.manifest import SCHEMA, encode, json_shape, json_string
 from tensordiff.dump.model import Spec
+from tensordiff.dump.native.manifest import SCHEMA, encode, json_shape, json_string
 from tensordiff.dump.readers.safetensors import CODES
 
 PIECE = 1 << 22
-"""Bytes copied at a time of an array that cannot be written without a copy."""
+"""How many bytes are copied at a time if an array cannot be written without a copy."""
 
 _SPACES = memoryview(b" " * (1 << 16))
 _ROW_OVERHEAD = 192  # bytes of a header's row beside name and shape, at most
@@ -76,7 +76,7 @@ class Shard:
             views = _unwritten(views, done)
 
     def settle(self, key: str, spec: Spec, begin: int) -> None:
-        """Add the next of the begun tensors to the header: all its bytes are in the file."""
+        """Add the next begun tensor to the header: all its bytes are in the file."""
         self._settled = begin + spec.nbytes
         line = _header_row(key, spec, begin - self._start, self._settled - self._start)
         self._header += line
@@ -100,7 +100,7 @@ class Shard:
     def _reserve(self, end: int) -> None:
         """Reserve space ahead, more as the file grows, which is quicker than allocating block by block.
 
-        Where it is refused, writing goes on without, and fails by itself when the disk is full.
+        If the system refuses, writing goes on without it, and fails by itself when the disk is full.
         """
         size = end - self._start if self._reserves_space else 0
         if end > self._reserved and size >= _RESERVE_FROM and (allocate := _allocator()) is not None:
@@ -114,8 +114,8 @@ def create(path: Path) -> int:
 
 
 def row_bytes(name: str, spec: Spec) -> int:
-    """How many bytes a tensor's row in a header takes at most."""
-    # A key spells what has no UTF-8 with one character more than JSON does.
+    """The most bytes that a tensor's row in a header takes."""
+    # For a lone surrogate, the key takes one character more than JSON does.
     return len(json_string(name)) * (1 if name.isascii() else 2) + 21 * len(spec.shape) + _ROW_OVERHEAD
 
 
@@ -125,7 +125,7 @@ def header_bytes_for(row_bytes: int) -> int:
 
 
 def write_all(file: int, data: memoryview, offset: int) -> int:
-    """Write all of the data at an offset, in as many calls as the system needs."""
+    """Write all data at an offset, in as many calls as the system needs."""
     done = 0
     while done < len(data):
         done += os.pwrite(file, data[done:], offset + done)
@@ -133,7 +133,7 @@ def write_all(file: int, data: memoryview, offset: int) -> int:
 
 
 def pieces(array: Array, most: int = PIECE) -> Iterator[Array]:
-    """An array in row-major order, in parts no larger than ``most`` bytes, none of them a copy."""
+    """An array in row-major order, in parts of at most ``most`` bytes, none of them a copy."""
     if array.nbytes <= most or array.ndim == 0:
         yield array
         return
@@ -149,7 +149,7 @@ def pieces(array: Array, most: int = PIECE) -> Iterator[Array]:
 
 
 def views(array: Array) -> Iterator[memoryview]:
-    """An array's bytes in row-major order, without a copy where it is contiguous."""
+    """An array's bytes in row-major order, without a copy if it is contiguous."""
     if array.flags.c_contiguous and array.dtype.isnative:
         yield raw(array)
         return
@@ -172,7 +172,7 @@ def _unwritten(views: Sequence[memoryview], done: int) -> Sequence[memoryview]:
 
 
 def _header_row(key: str, spec: Spec, begin: int, end: int) -> bytes:
-    """A tensor's row in the header. A dtype without a code in safetensors is written as bytes."""
+    """A tensor's row in the header. A dtype that safetensors has no code for is written as bytes."""
     shape, dtype = spec
     code = _CODES.get(name_of(dtype))
     if code is None:

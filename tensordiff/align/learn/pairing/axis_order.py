@@ -1,7 +1,7 @@
-"""The layout of a whole run: a candidate that has its tokens before its batch has them so in all layers.
+"""The order of axes of a whole run: a candidate with tokens before batch has them so in all layers.
 
-Past the last block and an error, nothing is equal, and shapes that differ keep structure from matching what is there.
-If all pairs that are proven need one and the same order of axes, what is left there, in order, needs it too.
+Past the last block, after an error, nothing is equal, and differing shapes keep structure from matching what is there.
+If all proven pairs need the same permutation of axes, the remaining layers there, in order, need it, too.
 """
 
 from __future__ import annotations
@@ -9,34 +9,33 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from tensordiff.align.learn.nodes import Node, NodeMatches
-from tensordiff.align.learn.ports import Formula, LearnedPair
+from tensordiff.align.learn.pairing.ports import Formula, LearnedPair
 from tensordiff.align.views import reconcile
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
 _PERMUTE = "permute "
 _LEAST = 4
-"""How many pairs must be proven to have a layout."""
+"""How many pairs must be proven to have the permutation."""
 
 
 def pairs_in_layout(matches: NodeMatches, pairs: Iterable[LearnedPair], used: Collection[int]) -> list[LearnedPair]:
-    """The pairs of what is left outside all blocks, if it is the same number of layers, of shapes that all fit.
+    """Pairs of what is left outside all blocks, if both sides have equally many layers and all shapes fit.
 
-    Of layers that are matched, what is left of their ports and fits; ``used`` are entries, by ids, that have a pair.
+    For matched layers, pairs of their remaining ports that fit. ``used`` are ids of entries that have a pair.
     """
     views = [pair.reference.view for pair in pairs if pair.is_proven and len(pair.reference.parts) == 1]
-    sides = matches.evidence.reference, matches.evidence.candidate
     is_clear = len(views) >= _LEAST and len(set(views)) == 1 and views[0].startswith(_PERMUTE)
-    if not is_clear or not all(side.index.dump.ordered for side in sides):
+    if not is_clear or not matches.evidence.is_ordered:
         return []
     others = _of_others(matches)
-    found = [(a, b) for a, b in _of_matched(matches, used) if _fits(a, b, views[0])]
-    found += others if all(_fits(a, b, views[0]) for a, b in others) else []
-    return [LearnedPair(Formula((a,), view=views[0]), Formula((b,)), is_proven=False) for a, b in found]
+    fitting = [(a, b) for a, b in _of_matched(matches, used) if _fits(a, b, views[0])]
+    fitting += others if all(_fits(a, b, views[0]) for a, b in others) else []
+    return [LearnedPair(Formula((a,), view=views[0]), Formula((b,)), is_proven=False) for a, b in fitting]
 
 
 def _of_matched(matches: NodeMatches, used: Collection[int]) -> Iterator[tuple[Entry, Entry]]:
-    """What is left of the ports of matched layers, in order, where it is as many."""
+    """The remaining ports of matched layers, in order, if both have equally many."""
     for ours in matches.reference:
         theirs = matches.of_reference.get(id(ours))
         if theirs is None or ours.block is not None or theirs.block is not None:
@@ -48,7 +47,7 @@ def _of_matched(matches: NodeMatches, used: Collection[int]) -> Iterator[tuple[E
 
 
 def _of_others(matches: NodeMatches) -> list[tuple[Entry, Entry]]:
-    """The ports of layers that are not matched, in order, where these are as many, with as many ports."""
+    """The ports of unmatched layers, in order, if both sides have equally many, with equally many ports."""
     ours = [node for node in matches.reference if node.block is None and id(node) not in matches.of_reference]
     theirs = [node for node in matches.candidate if node.block is None and id(node) not in matches.of_candidate]
     if len(ours) != len(theirs) or not all(map(_have_as_many_ports, ours, theirs)):
@@ -66,7 +65,7 @@ def _ports(ours: Node, theirs: Node) -> Iterator[tuple[Entry, Entry]]:
 
 
 def _fits(ours: Entry, theirs: Entry, view: str) -> bool:
-    """Whether one shape is another, with its axes in another order."""
+    """Whether one shape is another with its axes permuted."""
     axes = [int(axis) for axis in view.removeprefix(_PERMUTE).split()]
     try:
         before, after = ours.spec.shape, theirs.spec.shape

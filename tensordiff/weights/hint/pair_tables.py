@@ -1,4 +1,4 @@
-"""A differing pair as the tests of the catalogue see it: tables of rows and columns, and who else could be meant."""
+"""A differing pair as tables of rows and columns, for the tests of the catalogue, and a search for equal parameters."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tensordiff.weights.views import read_rows, row_ranges
 Order = NDArray[np.int64]
 
 MOST_ELEMENTS = 1 << 24
-"""Elements of a side that a hint looks at; of a larger table, all rows and as many columns as fit."""
-_FINGERPRINT = 64
+"""Elements of a side that a hint examines; of a larger table, all rows and as many columns as fit."""
+_FINGERPRINT_COLUMNS = 64
 
 
 @dataclass(frozen=True, eq=False)
-class SeenPair:
+class PairTables:
     """Both sides of a pair as tables."""
 
     pair: ParameterPair
     ref: Floats
-    """[rows, columns]; of a vector, one column; of a stack, the rows of all its parts."""
+    """[rows, columns]; a vector has one column, a stack has the rows of all its parts."""
     cand: Floats
     slack: float
-    """The relative error that types explain."""
-    reference: Slots
-    candidate: Slots
+    """The relative error that dtypes explain."""
+    reference: ParameterFinder
+    candidate: ParameterFinder
 
     @cached_property
     def parts(self) -> int:
@@ -45,7 +45,7 @@ class SeenPair:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the tables hold all columns; of large ones they hold the first."""
+        """Whether the tables hold all columns; those of large parameters hold only the first."""
         return self.ref.size == self.pair.reference.stored.spec.size
 
     @cached_property
@@ -59,7 +59,7 @@ class SeenPair:
         return rows_alike(self.cand.T, self.ref.T, self.slack)
 
     def fits(self, made: Floats) -> bool:
-        """Whether values made from the reference's are the candidate's."""
+        """Whether values made from the reference's equal the candidate's."""
         return are_alike(self.cand, made, self.slack)
 
 
@@ -71,11 +71,11 @@ def rows_alike(one: Floats, other: Floats, slack: float) -> NDArray[np.bool_]:
     return alike
 
 
-def see(pair: ParameterPair, reference: Slots, candidate: Slots) -> SeenPair:
+def read_tables(pair: ParameterPair, reference: ParameterFinder, candidate: ParameterFinder) -> PairTables:
     """Read as much of a pair as a hint needs."""
     ref, cand = table(pair.reference.stored), table(pair.candidate.stored)
     slack = slack_of(pair.reference.stored, pair.candidate.stored)
-    return SeenPair(pair, ref, cand, slack, reference, candidate)
+    return PairTables(pair, ref, cand, slack, reference, candidate)
 
 
 def table(stored: StoredTensor) -> Floats:
@@ -85,54 +85,54 @@ def table(stored: StoredTensor) -> Floats:
         return as_floats(stored.read().reshape(-1)[:MOST_ELEMENTS])[:, None]
     parts, rows, columns = (shape[0], *shape[1:]) if len(shape) == 3 else (1, shape[0], int(np.prod(shape[1:])))
     width = max(1, min(columns, MOST_ELEMENTS // max(1, parts * rows)))
-    found = []
+    tables = []
     for start, stop in row_ranges(shape):
         block = read_rows(stored, start, stop)
-        found.append(as_floats(np.ascontiguousarray(block.reshape(-1, columns)[:, :width])))
-    return np.concatenate(found) if len(found) != 1 else found[0]
+        tables.append(as_floats(np.ascontiguousarray(block.reshape(-1, columns)[:, :width])))
+    return np.concatenate(tables) if len(tables) != 1 else tables[0]
 
 
 @dataclass(eq=False)
-class Slots:
-    """All parameters of one side, to find the one that holds given values."""
+class ParameterFinder:
+    """All parameters of one side, to find those that hold given values."""
 
     items: Sequence[Parameter]
-    _marks: dict[int, Floats | None] = field(default_factory=dict)
+    _fingerprints: dict[int, Floats | None] = field(default_factory=dict)
     _indexes: dict[tuple[int, ...], tuple[SampleIndex, float]] = field(default_factory=dict)
 
     @cached_property
     def _by_shape(self) -> dict[tuple[int, ...], list[Parameter]]:
-        found: dict[tuple[int, ...], list[Parameter]] = defaultdict(list)
+        by_shape: dict[tuple[int, ...], list[Parameter]] = defaultdict(list)
         for item in self.items:
             try:
-                found[item.spec.shape].append(item)
+                by_shape[item.spec.shape].append(item)
             except DumpError:
                 continue
-        return found
+        return by_shape
 
-    def mark(self, item: Parameter) -> Floats | None:
-        """A few values of a parameter; None where it cannot be read."""
-        if id(item) not in self._marks:
+    def fingerprint(self, item: Parameter) -> Floats | None:
+        """A few values of a parameter; None if it cannot be read."""
+        if id(item) not in self._fingerprints:
             try:
-                self._marks[id(item)] = mark_of(item.stored)
+                self._fingerprints[id(item)] = fingerprint_of(item.stored)
             except (DumpError, AlignError):
-                self._marks[id(item)] = None
-        return self._marks[id(item)]
+                self._fingerprints[id(item)] = None
+        return self._fingerprints[id(item)]
 
     def holding(self, stored: StoredTensor, is_other: Callable[[Parameter], bool] = lambda _: True) -> list[Parameter]:
         """The parameters of the same shape that hold the values of a tensor."""
         try:
-            wanted = mark_of(stored)
+            wanted = fingerprint_of(stored)
         except (DumpError, AlignError):
             return []
         if float(wanted.std()) <= 1e-4 * float(np.abs(wanted).max(initial=0.0)):
             return []  # ones, zeros: they prove nothing
-        found = []
+        holders = []
         for item in self._near(stored, wanted):
-            mark = self.mark(item) if is_other(item) else None
-            if mark is not None and are_alike(wanted, mark, slack_of(stored, item.stored)):
-                found.append(item)
-        return found
+            fingerprint = self.fingerprint(item) if is_other(item) else None
+            if fingerprint is not None and are_alike(wanted, fingerprint, slack_of(stored, item.stored)):
+                holders.append(item)
+        return holders
 
     def _near(self, stored: StoredTensor, wanted: Floats) -> list[Parameter]:
         shape = stored.spec.shape
@@ -141,15 +141,15 @@ class Slots:
             return []
         if shape not in self._indexes:
             coarsest = max(slack_of(item.stored) for item in items)
-            self._indexes[shape] = SampleIndex([self.mark(item) for item in items]), coarsest
+            self._indexes[shape] = SampleIndex([self.fingerprint(item) for item in items]), coarsest
         index, slack = self._indexes[shape]
         return [items[k] for k in index.near(wanted, max(slack, slack_of(stored)))]
 
 
-def mark_of(stored: StoredTensor) -> Floats:
+def fingerprint_of(stored: StoredTensor) -> Floats:
     """A few values from the beginning, the middle and the end."""
     shape = stored.spec.shape
     if len(shape) < 2:
-        return as_floats(stored.read().reshape(-1)[: 4 * _FINGERPRINT])[None, :]
+        return as_floats(stored.read().reshape(-1)[: 4 * _FINGERPRINT_COLUMNS])[None, :]
     places = sorted({0, shape[0] // 2, shape[0] - 1})
-    return np.stack([as_floats(read_rows(stored, k, k + 1).reshape(-1)[:_FINGERPRINT]) for k in places])
+    return np.stack([as_floats(read_rows(stored, k, k + 1).reshape(-1)[:_FINGERPRINT_COLUMNS]) for k in places])

@@ -1,7 +1,8 @@
 """Fused tensors: what one side computes together and the other apart, found by value among neighbours.
 
-``cat(q, k, v)``, a slice of a wider tensor, the sum with a residual that travels apart, an activation times its gate,
-one token of all. A first row or the first values rule out nearly everything; what is left is computed whole.
+``cat(q, k, v)``, a slice of a wider tensor, the sum with a residual that is passed on separately, an activation times
+its gate, one token of all. Comparing a first row or the first values rules out nearly everything; the rest is computed
+whole.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.align.by_value import ACTIVATIONS, Fingerprint, common_tolerance, rel_l2
-from tensordiff.align.expression import evaluate, parse
-from tensordiff.align.learn.cuts import cut
 from tensordiff.align.learn.evidence import Evidence, ValueClass
 from tensordiff.align.learn.nodes import NodeMatches
-from tensordiff.align.learn.ports import Formula, LearnedPair, is_one_token
+from tensordiff.align.learn.pairing.ports import Formula, LearnedPair, is_one_token
+from tensordiff.align.learn.pairing.split_parts import part_template
 from tensordiff.align.views import reconcile
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
@@ -55,7 +55,7 @@ class Part:
 
 @dataclass(eq=False)
 class FusedPairs:
-    """Finds formulas for what has no partner by itself."""
+    """Finds formulas for tensors that have no partner by themselves."""
 
     matches: NodeMatches
     used: set[int]
@@ -67,15 +67,15 @@ class FusedPairs:
         return self.matches.evidence
 
     def pairs(self) -> Iterator[LearnedPair]:
-        """The pairs of tensors that the other side does not have whole, the candidate's first."""
+        """Pairs of tensors that the other side does not have whole, the candidate's first."""
         explained: set[int] = set()
         for side in (1, 0):
             for pair in self._found(side, only_free=False, explained=explained):
                 explained |= {id(part) for part in (*pair.reference.parts, *pair.candidate.parts)}
                 yield pair
 
-    def pairs_of_rest(self) -> Iterator[LearnedPair]:
-        """The pairs of tensors that the other side has whole, though not for this layer."""
+    def pairs_of_remaining(self) -> Iterator[LearnedPair]:
+        """Pairs of tensors that the other side has whole, but not for this layer."""
         for side in (1, 0):
             yield from self._found(side, only_free=True)
 
@@ -84,41 +84,43 @@ class FusedPairs:
         for target in islice(self._targets(side, is_shared=only_free), _MOST_TARGETS):
             if id(target.entry) in explained:
                 continue  # it is a part of a tensor that the other side fuses
-            near = _near(parts, self._position(target.entry, side))
+            near = _parts_near(parts, self._position(target.entry, side))
             formula = next(self._formulas(target, near), None)
             is_equal = formula is not None
             if formula is None:
-                formula = self._formula_there(target, near, side)
+                formula = self._formula_on_one_side(target, near, side)
             if formula is not None and id(target.entry) not in self.used:
-                pair = self._taken(target.entry, formula, side, uses_parts=only_free)
-                yield from self._with_others(pair._replace(is_proven=is_equal), target.entry, formula, side)
+                pair = self._pair_of(target.entry, formula, side, uses_parts=only_free)
+                yield from self._with_related_pairs(pair._replace(is_proven=is_equal), target.entry, formula, side)
 
-    def _with_others(self, pair: LearnedPair, entry: Entry, formula: Formula, side: int) -> Iterator[LearnedPair]:
-        """A pair, the other outputs that are the same tensor, and what the layer of a token's result is given."""
+    def _with_related_pairs(
+        self, pair: LearnedPair, entry: Entry, formula: Formula, side: int
+    ) -> Iterator[LearnedPair]:
+        """The pair; pairs of other outputs that are the same tensor; for a token, the pair of its layer's input."""
         yield pair
         same = (item.entry for item in self.evidence.of_entry[id(entry)].members[side])
         for other in same:
             if not other.is_input and not entry.is_input and id(other) not in self.used:
-                yield self._taken(other, formula, side, uses_parts=False)._replace(is_proven=pair.is_proven)
+                yield self._pair_of(other, formula, side, uses_parts=False)._replace(is_proven=pair.is_proven)
         if formula.template == "last_token({0})" and not entry.is_input:
             node, whole = self.matches.node_of[id(entry)], self.matches.node_of[id(formula.parts[0])]
             for given in (one for one in node.inputs if id(one) not in self.used):
                 fitting = [one for one in whole.inputs if is_one_token(given, one)]
                 if len(fitting) == 1:
-                    made = self._taken(given, Formula((fitting[0],), formula.template), side, uses_parts=False)
+                    made = self._pair_of(given, Formula((fitting[0],), formula.template), side, uses_parts=False)
                     yield made._replace(is_proven=False)
 
-    def _formula_there(self, target: Fingerprint, parts: Sequence[Part], side: int) -> Formula | None:
+    def _formula_on_one_side(self, target: Fingerprint, parts: Sequence[Part], side: int) -> Formula | None:
         """A formula that holds within one side, for a target or parts that an error has changed on the other.
 
-        Either the side of the parts has the target, too, likely, or the side of the target has all parts.
+        Either the side of the parts probably has the target, too, or the side of the target has all parts.
         """
-        other = self.evidence.stand_in(target.entry, 1 - side)
+        other = self.evidence.counterpart(target.entry, 1 - side)
         own = self.evidence.of_entry[id(target.entry)]
         if other is not None and own.likeness < 1.0:
             rest = [part for part in parts if self.evidence.of_entry[id(part.item.entry)] is not own]
             return next(self._formulas(other, rest), None)
-        there = [(part, self.evidence.stand_in(part.item.entry, side)) for part in parts]
+        there = [(part, self.evidence.counterpart(part.item.entry, side)) for part in parts]
         seen = {
             id(item.entry): part for part, item in there
             if item is not None and self.evidence.of_entry[id(item.entry)] is not own
@@ -127,46 +129,48 @@ class FusedPairs:
                                             if item is not None and id(item.entry) in seen]), None)  # fmt: skip
         return None if made is None else made._replace(parts=tuple(seen[id(e)].item.entry for e in made.parts))
 
-    def pairs_alike(self) -> Iterator[LearnedPair]:
-        """What looks fused beyond the first error, where nothing is equal: parts that the target resembles."""
-        for target, near in self._alike_targets():
-            siblings = [part for part in near if self._gets_the_same(part, target)]
-            formula = alike_cat(target, siblings, _CLEAR_OF_SIBLINGS) or alike_cat(target, near, _CLEAR)
+    def likely_concatenations(self) -> Iterator[LearnedPair]:
+        """Beyond the first error, where nothing is equal: tensors that resemble the concatenation of several."""
+        for target, near in self._unexplained_targets():
+            siblings = [part for part in near if self._share_an_input(part, target)]
+            formula = likely_concatenation(target, siblings, _CLEAR_OF_SIBLINGS) or likely_concatenation(
+                target, near, _CLEAR
+            )
             if formula is not None and not any(id(part) in self.used for part in formula.parts[1:]):
-                yield from self._taken_alike(target.entry, formula)
+                yield from self._likely_pairs(target.entry, formula)
 
-    def tokens_alike(self) -> Iterator[LearnedPair]:
-        """What looks like one token of a tensor beyond the first error."""
-        for target, near in self._alike_targets():
-            # A token of what the candidate has, too, would be equal to that one's, and not only alike.
-            absent = [part for part in near if not self._is_there(part.item.entry, target.entry)]
-            formula = alike_token(target, absent) if target.size == target.width else None
+    def likely_tokens(self) -> Iterator[LearnedPair]:
+        """Beyond the first error: tensors that resemble one token of another."""
+        for target, near in self._unexplained_targets():
+            # If the candidate has the tensor itself, a token of it would be equal, not only similar.
+            absent = [part for part in near if not self._candidate_has(part.item.entry, target.entry)]
+            formula = likely_token(target, absent) if target.size == target.width else None
             if formula is not None:
-                yield from self._taken_alike(target.entry, formula)
+                yield from self._likely_pairs(target.entry, formula)
 
-    def _is_there(self, ours: Entry, target: Entry) -> bool:
-        """Whether the candidate has a tensor of the reference, in another layer than that of a target."""
-        if self.evidence.stand_in(ours, 1) is not None:
+    def _candidate_has(self, ours: Entry, target: Entry) -> bool:
+        """Whether the candidate has a tensor of the reference in another layer than that of a target."""
+        if self.evidence.counterpart(ours, 1) is not None:
             return True
         theirs = self.matches.of_reference.get(id(self.matches.node_of[id(ours)]))
         return theirs is not None and theirs is not self.matches.node_of[id(target)]
 
-    def _alike_targets(self) -> Iterator[tuple[Fingerprint, Sequence[Part]]]:
+    def _unexplained_targets(self) -> Iterator[tuple[Fingerprint, Sequence[Part]]]:
         parts = [part for part in self._parts(0, only_free=False) if not part.item.entry.is_input]
         for target in islice(self._targets(1, is_shared=False), _MOST_TARGETS):
             if not target.entry.is_input and id(target.entry) not in self.used:
-                yield target, _near(parts, self._position(target.entry, 1))
+                yield target, _parts_near(parts, self._position(target.entry, 1))
 
-    def _taken_alike(self, entry: Entry, formula: Formula) -> Iterator[LearnedPair]:
-        pair = self._taken(entry, formula, 1, uses_parts=False)
-        yield from self._with_others(pair._replace(is_proven=False), entry, formula, 1)
+    def _likely_pairs(self, entry: Entry, formula: Formula) -> Iterator[LearnedPair]:
+        pair = self._pair_of(entry, formula, 1, uses_parts=False)
+        yield from self._with_related_pairs(pair._replace(is_proven=False), entry, formula, 1)
 
-    def _gets_the_same(self, part: Part, target: Fingerprint) -> bool:
-        """Whether two layers are given the same tensor, as projections are that the other side fuses."""
+    def _share_an_input(self, part: Part, target: Fingerprint) -> bool:
+        """Whether two layers get the same tensor, as projections do that the other side fuses."""
         ours, theirs = (self.matches.node_of[id(item.entry)] for item in (part.item, target))
         return any(self.evidence.is_same(a, b) for a in ours.inputs for b in theirs.inputs)
 
-    def _taken(self, entry: Entry, formula: Formula, side: int, *, uses_parts: bool) -> LearnedPair:
+    def _pair_of(self, entry: Entry, formula: Formula, side: int, *, uses_parts: bool) -> LearnedPair:
         self.used.add(id(entry))
         if uses_parts:
             self.used |= {id(part) for part in formula.parts}
@@ -174,7 +178,7 @@ class FusedPairs:
         return LearnedPair(formula, own, True) if side == 1 else LearnedPair(own, formula, True)
 
     def _targets(self, side: int, *, is_shared: bool) -> Iterator[Fingerprint]:
-        """Tensors that the other side does not have, outputs before inputs; or that it has, without a partner left."""
+        """Tensors that the other side does not have, outputs before inputs; or that it has, without a free partner."""
         for one in self.evidence.classes:
             if one.is_weak or one.is_shared != is_shared or not one.members[side]:
                 continue
@@ -186,7 +190,7 @@ class FusedPairs:
                 yield left[0]
 
     def _parts(self, side: int, *, only_free: bool) -> list[Part]:
-        """One entry of each class, in order: an output where there is one; or all entries without a partner."""
+        """One entry of each class, in order, an output if possible; or all entries without a partner."""
         dump = self.evidence.reference if side == 0 else self.evidence.candidate
         classes = [one for one in self.evidence.classes if one.members[side] and not one.is_weak]
         chosen = [_member(one, side, dump.position) for one in classes]
@@ -195,7 +199,7 @@ class FusedPairs:
         return sorted((Part(item, dump.position[id(item.entry)]) for item in chosen), key=lambda part: part.position)
 
     def _position(self, entry: Entry, side: int) -> int:
-        """About where on the other side a tensor would stand: where the last matched node before it stands."""
+        """Roughly where a tensor would stand on the other side: where the last matched node before it stands."""
         positions, partners = self._matched[side]
         own = (self.evidence.candidate if side == 1 else self.evidence.reference).position[id(entry)]
         at = bisect_right(positions, own)
@@ -222,17 +226,15 @@ def _member(one: ValueClass, side: int, position: Mapping[int, int]) -> Fingerpr
     return min(one.members[side], key=lambda item: (item.entry.is_input, position[id(item.entry)]))
 
 
-def _near(parts: Sequence[Part], position: int) -> Sequence[Part]:
+def _parts_near(parts: Sequence[Part], position: int) -> Sequence[Part]:
     at = bisect_right(parts, position, key=lambda part: part.position)
     return parts[max(0, at - _NEAR) : at + _NEAR]
 
 
 def _gives(formula: Formula, target: Fingerprint) -> bool:
     """Whether a formula gives the target, computed whole."""
-    names = [f'"{k}"' for k in range(len(formula.parts))]
     try:
-        made = evaluate(parse(formula.template.format(*names)), lambda name: formula.parts[int(name)].read())
-        wanted = target.entry.read()
+        made, wanted = formula.read(), target.entry.read()
     except (AlignError, DumpError):
         return False
     if made.size != wanted.size or reconcile(made.shape, wanted.shape) is None:
@@ -258,7 +260,7 @@ def _is_near(a: Values, b: Values, tolerance: float) -> bool:
 
 
 def _cats(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
-    """Parts that side by side are the target, in whatever order."""
+    """Parts whose concatenation is the target, in any order."""
     item = target.item
     fitting = [p for p in parts if p.item.width < item.width and _rows(p.item) == _rows(item)]
 
@@ -286,11 +288,11 @@ def _slices(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
         step = int(np.gcd(part.item.width, width))
         for start in range(0, part.item.width - width + 1, step):
             if _is_near(part.row[start : start + width], target.row, common_tolerance(part.item, item)):
-                yield Formula((part.item.entry,), cut(start, width, part.item.width))
+                yield Formula((part.item.entry,), part_template(start, width, part.item.width))
 
 
 def _tokens(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
-    """One token of all."""
+    """Tensors of which the target is one token."""
     if target.item.size != target.item.width:
         return
     for part in parts:
@@ -309,7 +311,7 @@ def _samples(target: Part, parts: Sequence[Part]) -> tuple[list[Part], Values]:
 
 
 def _sums(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
-    """Two that add up to the target, of which neither alone is nearly all of it."""
+    """Two tensors that add up to the target, neither of which alone is nearly all of it."""
     fitting, samples = _samples(target, parts)
     wanted = target.item.sample
     limit = max(_SLACK * target.item.tolerance, 1e-6) * float(np.linalg.norm(wanted))
@@ -322,19 +324,19 @@ def _sums(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
 
 
 def _possible_sums(samples: Values, wanted: Values, limit: float) -> Iterator[tuple[int, int]]:
-    """Which two rows may add up to a third, by one product of all: ``|a + b - w|`` from ``(a - w)`` and ``b``."""
+    """Which two rows may add up to a third, by one matrix product: ``|a + b - w|`` from ``(a - w)`` and ``b``."""
     if len(samples) < 2:
         return
     missing = samples - wanted
     with np.errstate(all="ignore"):
         squares = (missing**2).sum(1)[:, None] + (samples**2).sum(1)[None, :] + 2 * (missing @ samples.T)
         rounding = 1e-12 * float((samples**2).sum(1).max() + (wanted**2).sum())
-        found = np.argwhere(~(squares > limit**2 + rounding))
-    yield from ((int(k), int(n)) for k, n in found if k < n)
+        pairs = np.argwhere(~(squares > limit**2 + rounding))
+    yield from ((int(k), int(n)) for k, n in pairs if k < n)
 
 
 def _products(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
-    """A gate, activated or not, times another."""
+    """A gate, activated or not, times another tensor."""
     middle = len(parts) // 2
     fitting, samples = _samples(target, parts[max(0, middle - _NEAR_PRODUCT) : middle + _NEAR_PRODUCT])
     wanted = target.item.sample
@@ -360,14 +362,14 @@ def _activated(samples: Values) -> Iterable[tuple[str, Values]]:
 # --- beyond the first error ------------------------------------------------------------------------------
 
 _ALIKE, _CLEAR, _CLEAR_OF_SIBLINGS = 0.6, 0.3, 0.1
-"""The cosine that a part must have, and by how much it must be greater than that of any other."""
+"""The cosine that a part must have, and by how much it must exceed that of any other."""
 _NEARER_TOKEN = 0.6
-"""How much nearer the last token must be than any other: its distance, as a part of the other's."""
+"""How much closer the last token must be than any other: its distance, as a share of the other's."""
 _ROWS = 64
 
 
-def alike_cat(target: Fingerprint, parts: Sequence[Part], clear: float) -> Formula | None:
-    """Parts that side by side resemble the target, and nothing else nearly as much."""
+def likely_concatenation(target: Fingerprint, parts: Sequence[Part], clear: float) -> Formula | None:
+    """Parts whose concatenation resembles the target, with no other part resembling it nearly as much."""
     wide = _matrix(target)
     fitting = [(p, _matrix(p.item)) for p in parts if p.item.width < target.width and _rows(p.item) == _rows(target)]
     chosen: list[Part] = []
@@ -388,8 +390,8 @@ def alike_cat(target: Fingerprint, parts: Sequence[Part], clear: float) -> Formu
     return Formula(tuple(part.item.entry for part in chosen), f"cat({names})")
 
 
-def alike_token(target: Fingerprint, parts: Sequence[Part]) -> Formula | None:
-    """The tensor whose last token resembles the target, and no other's nearly as much, nor another token of its own."""
+def likely_token(target: Fingerprint, parts: Sequence[Part]) -> Formula | None:
+    """The tensor whose last token resembles the target, much more than any other tensor's, or its own other tokens."""
     row = _matrix(target)
     longer = [p for p in parts if p.item.width == target.width and p.item.size > target.size]
     scored = sorted(((_cosine(p.last.reshape(1, -1), row), p) for p in longer), key=lambda item: -item[0])
@@ -398,7 +400,7 @@ def alike_token(target: Fingerprint, parts: Sequence[Part]) -> Formula | None:
     best, part = scored[0]
     others = _matrix(part.item)[: part.item.size // part.item.width - 1]
     if any(1.0 - best > _NEARER_TOKEN * (1.0 - _cosine(other.reshape(1, -1), row)) for other in others):
-        return None  # as a mean of all tokens does
+        return None  # a mean of all tokens resembles each of them
     return Formula((part.item.entry,), "last_token({0})")
 
 

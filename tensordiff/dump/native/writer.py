@@ -3,12 +3,11 @@
     with DumpWriter(folder, facts={"source": "hf:…", "token_ids": [1, 2]}) as writer:
         writer.add("model.layers.0-output", array)
 
-When ``add`` returns, the tensor's bytes are in a shard and its line is in the journal: a capture that is
-killed can be read up to there. Callers with many tensors at hand use ``begin`` and ``extend`` for each,
-then ``flush`` and ``log`` once for all. Leaving the block closes the shard, writes ``manifest.json`` last
-and atomically, and removes the journal. Leaving it by an exception keeps the journal and writes no
-manifest, which is how readers know that the dump is incomplete. The format of shards and records is in
-``shards`` and ``manifest``.
+When ``add`` returns, the tensor's bytes are in a shard and its line is in the journal: a capture that is killed can be
+read up to there. Callers with many tensors at hand use ``begin`` and ``extend`` for each, then ``flush`` and ``log``
+once for all. Leaving the block closes the shard, writes ``manifest.json`` last and atomically, and removes the journal.
+If an exception leaves the block, the journal stays and no manifest is written; that is how readers know that the dump
+is incomplete. The format of shards and records is in ``shards`` and ``manifest``.
 """
 
 from __future__ import annotations
@@ -24,15 +23,16 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tensordiff.dump import manifest
 from tensordiff.dump.dtypes import DTYPES, name_of
+from tensordiff.dump.files import reason
 from tensordiff.dump.model import EntryKey, Origin, Spec
 from tensordiff.dump.names import parse_name
-from tensordiff.dump.shards import Shard, create, header_bytes_for, row_bytes, views, write_all
+from tensordiff.dump.native import manifest
+from tensordiff.dump.native.shards import Shard, create, header_bytes_for, row_bytes, views, write_all
 from tensordiff.errors import WriteError, printable
-from tensordiff.util.atomic_write import followed, is_temporary_name, replace_file
+from tensordiff.util.atomic_write import follow_link, is_temporary_name, replace_file
 
-_HEADER_BYTES = (256 << 10) - 8  # so that tensors begin with a page: the system takes whole ones sooner than parts
+_HEADER_BYTES = (256 << 10) - 8  # so that tensors begin at a page: the system writes whole pages faster than parts
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -47,11 +47,11 @@ class _PendingTensor(NamedTuple):
 
 
 class DumpWriter:
-    """A dump being written. One thread, one ``with`` block."""
+    """A dump being written, by one thread in one ``with`` block."""
 
     journal_name = manifest.JOURNAL
     reserves_space = True
-    """Whether room is reserved ahead of what is written, which is quicker on a disk."""
+    """Whether space is reserved ahead of what is written, which is quicker on a disk."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class DumpWriter:
         header_bytes: int = _HEADER_BYTES,
         durable: bool = True,
     ) -> None:
-        """``durable`` waits for the disk at the end; without it a loss of power may lose what a kill does not."""
+        """``durable`` waits for the disk at the end; without it, a power failure (but not a kill) may lose data."""
         self._folder, self._overwrite = Path(folder), overwrite
         self._shard_bytes, self._header_bytes, self._durable = shard_bytes, header_bytes, durable
         self._shard: Shard | None = None
@@ -80,8 +80,8 @@ class DumpWriter:
 
     def __enter__(self) -> Self:
         with self._writing():
-            followed(self._folder).mkdir(parents=True, exist_ok=True)
-            _clear(self._folder, self._overwrite)
+            follow_link(self._folder).mkdir(parents=True, exist_ok=True)
+            _empty_folder(self._folder, self._overwrite)
             self._journal = create(self._folder / self.journal_name)
             try:
                 self._write_lines([f'{{"schema":{manifest.encode(manifest.SCHEMA)},"facts":{_object(self._facts)}}}'])
@@ -104,8 +104,8 @@ class DumpWriter:
     ) -> None:
         """Write one tensor. The array may be reused as soon as this returns.
 
-        ``call`` is what the name says (``layer(2)-output``) unless given. ``injected`` names the
-        reference entries whose values this tensor holds (an input) or its layer was given (an output).
+        ``call`` defaults to what the name says (``layer(2)-output``). ``injected`` names the reference entries whose
+        values this tensor holds (an input) or its layer was given (an output).
         """
         array = np.asarray(array)
         origin = Origin(module_class, source_file, source_line, None if injected is None else tuple(injected))
@@ -117,7 +117,7 @@ class DumpWriter:
         self.log()
 
     def begin(self, key: EntryKey, spec: Spec, origin: Origin) -> None:
-        """Announce the tensor whose bytes come next. One begun before that never got all its bytes is left out."""
+        """Announce the tensor whose bytes come next; an earlier one that never got all its bytes is left out."""
         spec = self._checked(key, spec)
         nbytes, row_size = spec.nbytes, row_bytes(key.name, spec)
         begin = self._shard_for(row_size, nbytes).begin(row_size, nbytes)
@@ -131,7 +131,7 @@ class DumpWriter:
         self._missing -= len(data)
 
     def forget(self) -> None:
-        """Drop the bytes that are not written yet; their tensors are left out of the dump."""
+        """Discard the bytes that are not written yet; their tensors are left out of the dump."""
         self._missing += sum(map(len, self._views))
         self._views = []
 
@@ -139,9 +139,9 @@ class DumpWriter:
         """Write all the bytes that were added, in one go."""
         if (shard := self._shard) is not None and self._views:
             with self._writing():
-                given, self._views = self._views, []
+                data, self._views = self._views, []
                 try:
-                    shard.write(given)
+                    shard.write(data)
                 except OSError:
                     self._abandon_rest(shard)
                     raise
@@ -161,7 +161,7 @@ class DumpWriter:
         return whole
 
     def _record(self, shard: Shard, whole: Sequence[_PendingTensor]) -> None:
-        """Write tensors to the journal; only those whose line it took belong to the dump."""
+        """Write tensors to the journal; only those whose line was written belong to the dump."""
         records = [manifest.record(*pending, shard.name) for pending in whole]
         before = self._lines
         try:
@@ -173,7 +173,7 @@ class DumpWriter:
             self._bytes += sum(pending.end - pending.begin for pending in whole[:logged])
 
     def _abandon_rest(self, shard: Shard) -> None:
-        """Keep what is complete and cut off the rest. Cut before writing the journal: on a full disk it makes room."""
+        """Keep what is complete and cut off the rest, before writing the journal: on a full disk that makes room."""
         whole = self._take_finished(shard)
         self._pending, self._missing = [], 0
         shard.cut()
@@ -193,7 +193,7 @@ class DumpWriter:
         self._keys, self._records = [item[0] for item in in_order], [item[1] for item in in_order]
 
     def add_facts(self, **facts: object) -> None:
-        """Add facts of the run that were not known when the writing began, or replace some."""
+        """Add or replace facts of the run that were not known when writing began."""
         as_json = self._as_json(facts)
         with self._writing():
             self._write_lines([f'{{"facts":{_object(as_json)}}}'])
@@ -202,11 +202,11 @@ class DumpWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        whole = kind is None and not self._broken
+        is_complete = kind is None and not self._broken
         self._broken = False
         try:
             with self._writing():
-                self._finish(whole)
+                self._finish(is_complete)
         except WriteError:
             # The first error is the one to report.
             if kind is None:
@@ -215,9 +215,9 @@ class DumpWriter:
             os.close(self._journal)
             self._broken = True
 
-    def _finish(self, whole: bool) -> None:
+    def _finish(self, is_complete: bool) -> None:
         self._close_shard()
-        if whole:
+        if is_complete:
             self._write_manifest()
             (self._folder / self.journal_name).unlink()
 
@@ -249,7 +249,7 @@ class DumpWriter:
         return Spec(spec.shape, dtype)
 
     def _shard_for(self, row_size: int, nbytes: int) -> Shard:
-        """The open shard, or a new one where this tensor does not fit or the one before it is incomplete."""
+        """The open shard, or a new one if this tensor does not fit or the previous one is incomplete."""
         shard, is_ready = self._shard, not (self._missing or self._broken)
         if is_ready and shard is not None and shard.end + nbytes <= self._shard_bytes and shard.has_room(row_size):
             return shard
@@ -285,7 +285,7 @@ class DumpWriter:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Mark the dump as broken where anything fails in the block, and turn an ``OSError`` into a sentence."""
+        """Mark the dump as broken if anything fails in the block, and turn an ``OSError`` into a sentence."""
         if self._broken:
             raise self._error("the dump is closed, or an earlier tensor could not be written")
         try:
@@ -298,14 +298,14 @@ class DumpWriter:
             raise
 
     def _reason(self, error: OSError) -> str:
-        reason = (error.strerror or str(error)).lower()
-        if error.errno == errno.EFAULT:  # the system read from a mapping, of which there is less than there was
+        why = reason(error)
+        if error.errno == errno.EFAULT:  # the system read from a mapping whose file was truncated
             return "a file that was copied from became shorter meanwhile; let its writer finish, and start again"
         if error.errno not in _FULL:
-            return f"cannot be written ({reason}); check the path and its permissions"
+            return f"cannot be written ({why}); check the path and its permissions"
         count, nbytes = len(self._records), self._bytes
         return (
-            f"there is no room left ({reason}) after {count:,} tensors, {nbytes:,} bytes; the dump can be "
+            f"there is no room left ({why}) after {count:,} tensors, {nbytes:,} bytes; the dump can be "
             "opened up to there and is flagged as interrupted; free some space, or write elsewhere"
         )
 
@@ -314,17 +314,18 @@ class DumpWriter:
 
 
 def write_manifest(folder: Path, facts: Mapping[str, object], records: Iterable[str]) -> None:
-    """Make a dump of shards that lie in a folder already; ``records`` are their lines of a journal, in order."""
+    """Make a dump of shards that are in a folder already; ``records`` are their lines of a journal, in order."""
     as_json = {key: manifest.encode(value) for key, value in facts.items() if key in manifest.FACTS}
     try:
         _write_whole(folder, _manifest_text(as_json, records), durable=True)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise WriteError(f"{printable(folder)}: its manifest cannot be written ({why}); free some space") from error
+        raise WriteError(
+            f"{printable(folder)}: its manifest cannot be written ({reason(error)}); free some space"
+        ) from error
 
 
 def _manifest_text(facts: Mapping[str, str], records: Iterable[str]) -> bytes:
-    """The manifest, of the JSON text of each fact and each entry."""
+    """The manifest, from the JSON text of each fact and each entry."""
     unsaid = dict.fromkeys(manifest.FACTS, "null")
     every = {"schema": manifest.encode(manifest.SCHEMA), **unsaid, **facts}
     lines = "".join(f"{manifest.encode(key)}: {value},\n" for key, value in every.items())
@@ -337,8 +338,8 @@ def _object(as_json: Mapping[str, str]) -> str:
     return f"{{{','.join(f'{manifest.encode(key)}:{value}' for key, value in as_json.items())}}}"
 
 
-def _clear(folder: Path, overwrite: bool) -> None:
-    """Empty the folder of an earlier dump if ``overwrite`` allows; refuse anything else in it."""
+def _empty_folder(folder: Path, overwrite: bool) -> None:
+    """Remove an earlier dump from the folder if ``overwrite`` allows; refuse anything else in it."""
     names = {path.name for path in folder.iterdir()}
     about = names & {manifest.MANIFEST, manifest.JOURNAL, manifest.PARTIAL_MANIFEST}
     ours = about | {name for name in names if manifest.is_shard_name(name) or is_temporary_name(name)}
@@ -362,7 +363,7 @@ def _write_whole(folder: Path, text: bytes, *, durable: bool) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Make the names in a folder last through a loss of power."""
+    """Make the names in a folder survive a power failure."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -1,8 +1,8 @@
-"""Any dump as one of ours, or as a safetensors file: tensor after tensor, none held longer than it is written.
+"""Converting any dump into one of ours, or into a safetensors file, one tensor at a time.
 
 Layer, port, call and step become part of a tensor's name as our own captures spell them, so what a reader found out
-about a foreign dump stays. A dump whose order is not known says so afterwards, too. A safetensors file takes its
-name when it is whole; one of our dumps has no manifest until then.
+about a foreign dump is kept. A dump whose order is not known says so after conversion, too. A safetensors file gets its
+final name when it is complete; one of our dumps has no manifest until then.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import IO
 
 from tensordiff.dump.dtypes import name_of
-from tensordiff.dump.manifest import shard_key
+from tensordiff.dump.files import reason
 from tensordiff.dump.model import Dump, Entry, EntryKey, Origin, Problem, Spec
+from tensordiff.dump.native.manifest import shard_key
+from tensordiff.dump.native.shards import views
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.dump.readers.safetensors import CODES, FACTS_KEY, MAX_HEADER_BYTES, SUFFIX
-from tensordiff.dump.shards import views
-from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import DumpError, WriteError, printable
-from tensordiff.util.atomic_write import followed, replacing
+from tensordiff.util.atomic_write import follow_link, replacing
 
 Step = Entry | Problem
 """What was written, or could not be."""
@@ -39,7 +40,7 @@ def convert(dump: Dump, target: Path, *, overwrite: bool = False) -> Iterator[St
 
 
 def names_of(dump: Dump) -> list[EntryKey]:
-    """A key for each entry that spells layer, port and call; its own name where two would be the same."""
+    """A key for each entry that spells layer, port and call; the entry's own name if that would not be unique."""
     keys: list[EntryKey] = []
     seen: set[EntryKey] = set()
     for entry in dump.entries:
@@ -77,14 +78,17 @@ _SIGNATURE = "signature"
 
 
 def _facts(dump: Dump) -> dict[str, object]:
-    """What is known of the run: of a dump of ours all of it, but who vouched for it; of others a few facts."""
+    """What is known about the run: for our dumps all facts but the signature; for others a few."""
     if dump.format == "tensordiff":
         return {key: value for key, value in dump.facts.items() if key != _SIGNATURE}
     return {"framework": dump.format} | {key: dump.facts[key] for key in _KEPT if key in dump.facts}
 
 
 def _to_safetensors(dump: Dump, target: Path, overwrite: bool) -> Iterator[Step]:
-    """Specs are known before values, so the header comes first and values follow as they are read."""
+    """Write a safetensors file.
+
+    Specs are known before values, so the header comes first and values follow as they are read.
+    """
     if target.exists() and not overwrite:
         raise WriteError(f"{printable(target)}: is there already; choose a new name or allow overwriting (--force)")
     rows: list[tuple[str, Entry, Spec]] = []
@@ -101,14 +105,15 @@ def _to_safetensors(dump: Dump, target: Path, overwrite: bool) -> Iterator[Step]
         rows.append((shard_key(*key), entry, spec))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(followed(target)) as file:
+        with replacing(follow_link(target)) as file:
             file.write(_header(target, rows, _metadata(dump, [name for name, _, _ in rows])))
             for _, entry, spec in rows:
                 _write(file, entry, spec)
                 yield entry
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise WriteError(f"{printable(target)}: cannot be written ({why}); check the path and its space") from error
+        raise WriteError(
+            f"{printable(target)}: cannot be written ({reason(error)}); check the path and its space"
+        ) from error
 
 
 def _write(file: IO[bytes], entry: Entry, spec: Spec) -> None:

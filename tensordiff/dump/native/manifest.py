@@ -1,13 +1,13 @@
-"""The schema of tensordiff's own dumps, shared by its writer and its reader.
+"""The schema of tensordiff's own dumps, shared by the writer and the reader.
 
-``manifest.json`` holds the facts of the run and one record an entry, in execution order. While a capture
-runs, the journal ``entries.jsonl`` holds the same, a line each: line one is the schema and the facts, the
-others are ``{"facts": …}`` or a record. Byte offsets count from the start of the shard's file, and the
-bytes of a shard are in the order of the records.
+``manifest.json`` holds the facts of the run and one record per entry, in execution order. While a capture runs, the
+journal ``entries.jsonl`` holds the same, one line each: the first line is the schema and the facts, every other line is
+``{"facts": …}`` or a record. Byte offsets count from the start of the shard's file, and the bytes of a shard are in the
+order of the records.
 
-A shard is a plain safetensors file. A tensor's key in it is its name; where that is not unique (another
-step, a call that the name does not say, a ``#`` in the name) ``#step=S#call=C`` follows. Records, keys and
-shard names are formatted only here.
+A shard is a plain safetensors file. A tensor's key in it is its name. If that is not unique (another step, a call that
+the name does not say, a ``#`` in the name), ``#step=S#call=C`` follows. Records, keys and shard names are formatted
+only here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCHEMA = "tensordiff.dump/1"
 MANIFEST = "manifest.json"
 JOURNAL = "entries.jsonl"
 PARTIAL_MANIFEST = "manifest.json.partial"
-"""What older versions called a manifest that was not written whole."""
+"""What older versions called a manifest that was not complete."""
 
 FACTS = (
     "source", "framework", "versions", "device", "accelerators", "accelerator_software", "device_map", "dtype",
@@ -54,12 +54,12 @@ class RecordError(ValueError):
 
 
 def shard_name(number: int) -> str:
-    """File name of a shard."""
+    """The file name of a shard."""
     return f"tensors-{number:05d}.safetensors"
 
 
 def is_shard_name(name: str) -> bool:
-    """Whether a file has the name of a shard."""
+    """Whether a file is named like a shard."""
     return _SHARD.fullmatch(name) is not None
 
 
@@ -68,12 +68,12 @@ def shard_key(name: str, step: int, call: int) -> str:
     named_call = parse_name(name).call if ")" in name else 1
     plain = step == 0 and call == named_call and "#" not in name and name != "__metadata__"
     key = name if plain else f"{name}#step={step}#call={call}"
-    # A lone surrogate has no UTF-8, and other readers of safetensors would refuse the whole shard.
+    # UTF-8 cannot encode a lone surrogate, and other readers of safetensors would refuse the whole shard.
     return key if key.isascii() else key.encode("utf-8", "backslashreplace").decode()
 
 
 def split_shard_key(key: str) -> EntryKey | None:
-    """Name, step and call of a key that says them; None where it is a name."""
+    """Name, step and call of a key that contains them; None for a key that is just a name."""
     match = _KEY.fullmatch(key)
     return EntryKey(match[1], int(match[2]), max(1, int(match[3]))) if match else None
 
@@ -123,8 +123,9 @@ def parse_record(
 ) -> tuple[Entry, str, int, int]:
     """Read and check a record: the entry, its shard, and where its bytes begin and end there.
 
-    ``file`` turns the name of a shard into a file of the dump, or raises. ``texts`` are those of the records before:
-    steps and ports of a layer share its name, which are a fifth of what a million entries take.
+    ``file`` turns the name of a shard into a file of the dump, or raises. ``texts`` holds the texts of earlier records,
+    so that equal ones are shared: steps and ports of a layer repeat its name, which is a fifth of the memory of a
+    million entries.
     """
     try:
         name, layer, port, call, step, shape, dtype, shard, (begin, end) = _LOCATION(fields)
@@ -159,7 +160,7 @@ def _spec(dtype: object, *shape: object) -> tuple[Spec, int]:
         raise RecordError(f"is of a type we do not know ({dtype!s:.40})")
     lengths = tuple(n for n in shape if type(n) is int and 0 <= n < _BIG)
     itemsize = DTYPES[dtype].itemsize
-    # numpy multiplies the other json_shape of an empty tensor too.
+    # numpy multiplies the other dimensions of an empty tensor too.
     if len(lengths) != len(shape) or len(shape) > MAX_RANK or math.prod(n or 1 for n in lengths) * itemsize >= _BIG:
         raise RecordError(f"has an impossible shape {shape!s:.120}")
     return Spec(lengths, DTYPES[dtype]), math.prod(lengths) * itemsize

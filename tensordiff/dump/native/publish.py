@@ -1,8 +1,8 @@
-"""A dump that was written here, put into a store: its shards first, its manifest last.
+"""Sending a dump to a store: shards first, manifest last.
 
-A store has no appending, so a dump is written to a temporary folder and then sent. Until the manifest is there, it is
-no dump to anyone who looks; an earlier dump's manifest is the first thing that goes. What could not be sent stays
-where it is, and is named.
+Stores cannot append, so a dump is written to a temporary folder and then sent. Until the manifest is there, nobody
+takes the target for a dump; the manifest of an earlier dump is removed first. If sending fails, the local files stay,
+and the error says where.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tensordiff.dump.manifest import JOURNAL, MANIFEST, is_shard_name
+from tensordiff.dump.native.manifest import JOURNAL, MANIFEST, is_shard_name
 from tensordiff.errors import TensordiffError, WriteError, printable
 from tensordiff.util.remote import RemotePath
 from tensordiff.util.remote.store import forget, listing
@@ -19,7 +19,7 @@ from tensordiff.util.temporary_folders import keep_temporary_folder
 
 
 def refuse_occupied(target: RemotePath, *, overwrite: bool) -> None:
-    """Refuse a web server, and a place where something lies already; an earlier dump of ours may be written over."""
+    """Refuse a web server, or a place where something lies already; an earlier dump of ours may be overwritten."""
     refuse_web(target)
     names = _names(target)
     if not names and not target.is_file():
@@ -48,7 +48,7 @@ def publish(source: Path, target: RemotePath) -> Iterator[Path]:
 
 
 def _remove_earlier(target: RemotePath) -> None:
-    """Remove an earlier dump, its manifest first, so that no half of it is taken for a whole."""
+    """Remove an earlier dump, its manifest first, so that half of it is never taken for a whole."""
     names = _names(target)
     ours = [name for name in (MANIFEST, JOURNAL) if name in names] + [name for name in names if is_shard_name(name)]
     remove(target / name for name in ours)

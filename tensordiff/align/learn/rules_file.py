@@ -1,7 +1,7 @@
-"""What was learned, as a rules file says it: rules where a renaming explains it, maps where a map is needed.
+"""Writing what was learned to a rules file: rules where a renaming explains it, maps where not.
 
-The pairs must be the same. So the rules are tried on both dumps: a pair that they lack is given by the map that was
-learned, a layer that they pair beyond that is no longer renamed, and where all else fails only maps are left.
+The file must give the same pairs. So its rules are tried on both dumps: a pair that is missing gets the map that was
+learned, a layer that is paired wrongly is no longer renamed, and if all else fails only maps remain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tensordiff.align.fit import fits_whole
+from tensordiff.align.compatibility import fits_whole
 from tensordiff.align.index import ComputedTensor, Index, apart, parts_of, port_of
 from tensordiff.align.learn.learned import Learned
 from tensordiff.align.learn.outline import Outline, outlines
@@ -32,28 +32,28 @@ Key = tuple[Names, Names, int]
 
 def kept_rules(reference: Dump, candidate: Dump, own: RulesFile, learned: Learned, alignment: Alignment) -> RulesFile:
     """The user's own rules and, after them, what was learned; ``alignment`` is what both together pair."""
-    return _Keeper(reference, candidate, own, learned, alignment).rules()
+    return _RulesFileBuilder(reference, candidate, own, learned, alignment).rules()
 
 
 @dataclass(eq=False)
-class _Keeper:
+class _RulesFileBuilder:
     reference: Dump
     candidate: Dump
     own: RulesFile
     learned: Learned
     alignment: Alignment
-    _others: set[str] = field(default_factory=set)
+    _unpaired_layers: set[str] = field(default_factory=set)
     """Layers of the candidate without a partner that rules would give one by their names."""
 
     def rules(self) -> RulesFile:
-        """The rules under which the pairs are the same; of several that were tried, those with fewest differences."""
+        """The rules that give the same pairs; among several tried, those with the fewest differences."""
         best: tuple[int, RulesFile] | None = None
         blocked: set[str] = set()
         narrowed: set[MapRule] = set()
-        displaced: dict[Key, MapRule] = {}
+        placed_first: dict[Key, MapRule] = {}
         for turn in range(_ROUNDS):
             made = self._renamings(blocked) if turn < _ROUNDS - 1 else ()
-            file = self._with_maps((*self._namesakes, *made), narrowed, displaced.values())
+            file = self._with_maps((*self._namesakes, *made), narrowed, placed_first.values())
             pairs = self._pairs(file)
             missing, extra = self.wanted - pairs.keys(), pairs.keys() - self.wanted
             if best is None or len(missing) + len(extra) < best[0]:
@@ -61,15 +61,15 @@ class _Keeper:
             if not missing and not extra:
                 break
             layers = {self._layer_of[name] for _, names, _ in missing | extra for name in names}
-            self._others |= layers - self._paired
+            self._unpaired_layers |= layers - self._paired
             blocked |= layers & self._paired
             narrowed |= {rule for rule in self._made if any(key in extra for key in self._reach[rule])}
-            displaced |= {key: self._map_of[key] for key in missing}
+            placed_first |= {key: self._map_of[key] for key in missing}
         return best[1] if best is not None else self.own
 
     @cached_property
     def wanted(self) -> set[Key]:
-        """The pairs that there must be."""
+        """The pairs that the rules must give."""
         return {_key(pair.reference, pair.candidate) for pair in self.alignment.pairs}
 
     @cached_property
@@ -88,10 +88,11 @@ class _Keeper:
 
     # --- maps --------------------------------------------------------------------------------------------
 
-    def _with_maps(self, rules: tuple[Rule, ...], narrowed: set[MapRule], displaced: Iterable[MapRule]) -> RulesFile:
-        """With the maps for what rules alone do not pair; those that would pair too much for one layer each.
+    def _with_maps(self, rules: tuple[Rule, ...], narrowed: set[MapRule], placed_first: Iterable[MapRule]) -> RulesFile:
+        """Add maps for what rules alone do not pair.
 
-        ``displaced`` are maps of pairs that names make, unless a map comes before them.
+        A map in ``narrowed`` would pair too much, so it is written layer by layer. ``placed_first`` are maps of pairs
+        that names would take, unless a map comes before them.
         """
         file = replace(self.own, rules=(*self.own.rules, *rules))
         lacking = self.wanted - self._pairs(file).keys()
@@ -99,7 +100,7 @@ class _Keeper:
         maps = [
             one for rule in needed for one in (self._singles(rule) if rule in narrowed else [self._as_learned(rule)])
         ]
-        return replace(file, maps=tuple(dict.fromkeys((*self.own.maps, *displaced, *maps))))
+        return replace(file, maps=tuple(dict.fromkeys((*self.own.maps, *placed_first, *maps))))
 
     @cached_property
     def _map_of(self) -> dict[Key, MapRule]:
@@ -117,7 +118,7 @@ class _Keeper:
 
     @cached_property
     def _reach(self) -> dict[MapRule, dict[Key, tuple[Entry, Entry]]]:
-        """What each map that was learned could pair."""
+        """What each learned map could pair."""
         plan = AlignmentPlan.for_dumps(self.reference, self.candidate, self.own)
         sides = Index(self.reference, plan.rules, "reference"), Index(self.candidate, plan.rules, "candidate")
         return {rule: {_key(r, c): (r, c) for r, c in resolve_map(rule, *sides)} for rule in self._made}
@@ -128,7 +129,7 @@ class _Keeper:
                 yield MapRule(_label(ours), _label(theirs), every=False, if_fits=not self._fits_everywhere(rule))
 
     def _as_learned(self, rule: MapRule) -> MapRule:
-        """A map that does what it did when it was learned: no more layers, and only where the shapes fit."""
+        """A map that does what it did when it was learned: no more layers, and only if the shapes fit."""
         return replace(rule, every="{" in rule.reference, if_fits=not self._fits_everywhere(rule))
 
     def _fits_everywhere(self, rule: MapRule) -> bool:
@@ -138,8 +139,8 @@ class _Keeper:
 
     @property
     def _namesakes(self) -> tuple[Rule, ...]:
-        """Rules that take a name from those that have it and are something else."""
-        layers = sorted({one.layer for one in self.learned.namesakes} | self._others)
+        """Rules that take a name away from layers that have it and are something else."""
+        layers = sorted({one.layer for one in self.learned.namesakes} | self._unpaired_layers)
         return tuple(Rule("candidate", f"^{re.escape(layer)}$", apart(layer).replace("\\", r"\\")) for layer in layers)
 
     def _renamings(self, blocked: set[str]) -> tuple[Rule, ...]:
@@ -149,16 +150,16 @@ class _Keeper:
         return Renamings(names, self._rewriting).find()
 
     def _targets(self, blocked: set[str]) -> tuple[dict[str, str], dict[str, str]]:
-        """The names that layers of the candidate should get, and those that they have, by names, already."""
-        found: dict[str, set[str]] = defaultdict(set)
+        """The names that layers of the candidate should get, and those that they already have by their names."""
+        names_of: dict[str, set[str]] = defaultdict(set)
         outputs = {
             pair.candidate.layer for pair in self.alignment.pairs if _is_plain(pair) and not pair.candidate.is_input
         }
         for pair in self.alignment.pairs:
-            if _is_plain(pair) and pair.candidate.layer in outputs:  # what is fused is not what one of its parts is
-                found[pair.candidate.layer].add(self._canonical[pair.reference.layer])
+            if _is_plain(pair) and pair.candidate.layer in outputs:  # a fused layer must not be named after one part
+                names_of[pair.candidate.layer].add(self._canonical[pair.reference.layer])
         before = self._rewriting(())
-        clear = {layer: names.pop() for layer, names in found.items() if len(names) == 1}
+        clear = {layer: names.pop() for layer, names in names_of.items() if len(names) == 1}
         kept = {layer: name for layer, name in clear.items() if before(layer) == name}
         wanted = {layer: name for layer, name in clear.items() if layer not in kept and layer not in blocked}
         return wanted, kept

@@ -1,0 +1,1 @@
+"""tensordiff's own dumps: manifest, shards, writer, conversion and upload. ``readers.native`` reads them."""
