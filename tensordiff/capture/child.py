@@ -22,7 +22,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import IO, Self
 
 import tensordiff
@@ -43,21 +42,21 @@ class Child:
     def __init__(self, job: Job, *, is_reusable: bool = False) -> None:
         """Start a process that can run a job; the job itself is sent later."""
         self.job, self.is_reusable = job, is_reusable
-        self.jobs = 0
+        self.jobs_sent = 0
         """How many it was sent."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
         self._folder = make_temporary_folder()
-        told, tell = os.pipe()
+        read_end, write_end = os.pipe()
         try:
-            self._process = self._start(tell)
+            self._process = self._start(write_end)
         except BaseException:
-            os.close(told)
+            os.close(read_end)
             self._log.close()
             remove_temporary_folder(self._folder)
             raise
         finally:
-            os.close(tell)
-        self._told = os.fdopen(told, "rb")
+            os.close(write_end)
+        self._events = os.fdopen(read_end, "rb")
 
     @property
     def pid(self) -> int:
@@ -76,19 +75,19 @@ class Child:
 
     def send(self, job: Job) -> None:
         """Send it a job. If the child is gone already, its events end at once."""
-        self.jobs += 1
+        self.jobs_sent += 1
         _send(self._process.stdin, job.encode())
 
     def events(self) -> Iterator[Event]:
         """Its events, until it ends."""
         with suppress(ValueError, OSError):  # another thread may close it
-            for line in self._told:
+            for line in self._events:
                 yield decode(line)
 
-    def end(self, grace_s: float, *, asks: bool = False) -> None:
+    def end(self, grace_s: float, *, terminate: bool = False) -> None:
         """End the child and its group once it had ``grace_s`` to end by itself; ``asks`` sends SIGTERM first."""
         process = self._process
-        if asks:
+        if terminate:
             _signal(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(grace_s)
@@ -102,7 +101,7 @@ class Child:
     def close(self) -> None:
         """Close all files."""
         self._log.close()
-        self._told.close()
+        self._events.close()
 
     @property
     def is_closed(self) -> bool:
@@ -110,25 +109,25 @@ class Child:
         return self._log.closed
 
     @property
-    def printed(self) -> int:
+    def log_bytes(self) -> int:
         """How many bytes it printed so far."""
         return os.fstat(self._log.fileno()).st_size
 
     def log(self, since: int = 0) -> str:
         """What it printed, from so many bytes on."""
-        return os.pread(self._log.fileno(), self.printed - since, since).decode("utf-8", "replace")
+        return os.pread(self._log.fileno(), self.log_bytes - since, since).decode("utf-8", "replace")
 
-    def _start(self, tell: int) -> subprocess.Popen[bytes]:
+    def _start(self, events_end: int) -> subprocess.Popen[bytes]:
         python = self.python = interpreter(self.job.source.kind, self.job.settings.python)
         # A link to the package alone: its neighbours must not hide those of another interpreter.
         (self._folder / "package").mkdir()
         (self._folder / "package" / "tensordiff").symlink_to(Path(tensordiff.__file__).resolve().parent)
         (self._folder / "scratch").mkdir()
-        command = [python, "-m", "tensordiff.capture.process", self.job.source.kind, str(tell)]
+        command = [python, "-m", "tensordiff.capture.process", self.job.source.kind, str(events_end)]
         try:
             return subprocess.Popen(  # noqa: S603 - the interpreter the user named
                 [*command, "reusable"] if self.is_reusable else command,
-                stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, pass_fds=(tell,),
+                stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, pass_fds=(events_end,),
                 env=self._environment(), start_new_session=True,
             )  # fmt: skip
         except OSError as error:
@@ -141,12 +140,12 @@ class Child:
         paths = (str(self._folder / "package"), os.environ.get("PYTHONPATH", ""))
         path = os.pathsep.join(filter(None, paths))
         # What lies in the current folder must not be imported instead of a framework.
-        own = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
-        told = {SCRATCH: str(self._folder / "scratch")}
+        imports = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+        for_child = {SCRATCH: str(self._folder / "scratch")}
         kind = self.job.source.kind
         if ENGINES[kind].has_environment:
-            told[ENVIRONMENT_COMMAND] = environment_command(kind)
-        return os.environ | own | told
+            for_child[ENVIRONMENT_COMMAND] = environment_command(kind)
+        return os.environ | imports | for_child
 
 
 def _send(pipe: IO[bytes] | None, line: str) -> None:
@@ -176,9 +175,7 @@ class ReusableChild:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def take(self, job: Job) -> Child:
@@ -191,7 +188,7 @@ class ReusableChild:
             _dismiss(child)
         return Child(job, is_reusable=ENGINES[job.source.kind].is_reusable)
 
-    def leave(self, child: Child) -> bool:
+    def give_back(self, child: Child) -> bool:
         """Keep a child whose job is done. False where it is not kept: then the caller must end it."""
         with self._lock:
             if self._is_closed or self._waiting is not None or not child.is_reusable:

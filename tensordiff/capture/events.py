@@ -13,6 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tensordiff.errors import CaptureError, printable
+
+
+class ChildLog(Exception):
+    """The traceback or log of a child process; shown with ``--debug``."""
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -40,13 +46,19 @@ class Note:
 
 @dataclass(frozen=True)
 class Failed:
-    """Why it ended before its end."""
+    """The run failed."""
 
     sentence: str
     detail: str = ""
     """A traceback or the end of the log, for ``--debug``."""
     path: str | None = None
-    """A dump that can be read up to where it ended."""
+    """A dump that can be read up to the failure."""
+
+    def error(self) -> CaptureError:
+        """The error to raise for it in the parent; its cause is the child's traceback or log."""
+        error = CaptureError(printable(self.sentence))
+        error.__cause__ = ChildLog(f"\n{self.detail}")
+        return error
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tensordiff.capture.engines import ENGINES, spellings
-from tensordiff.capture.settings import Settings
+from tensordiff.capture.settings import Injection, Settings
 from tensordiff.errors import CaptureError, printable
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
@@ -39,7 +39,7 @@ class Source:
 
     def absolute(self) -> Source:
         """The same source, independent of the working folder; the id of a model stays as it is."""
-        if not _is_there(self.target):
+        if not _exists(self.target):
             return self
         path = Path(self.target).expanduser()
         # What belongs to a file lies beside its name, which in the hub's cache is a link.
@@ -51,10 +51,10 @@ class Source:
         """Whether it names the same in every folder: an absolute path, or the id of a model that is no folder here."""
         if Path(self.target).is_absolute():
             return True
-        return not ENGINES[self.kind].takes_file and not _is_there(self.target)
+        return not ENGINES[self.kind].takes_file and not _exists(self.target)
 
 
-def _is_there(target: str) -> bool:
+def _exists(target: str) -> bool:
     """Whether a file or folder has this name; a manifest may name what no file system could hold, nor any user have."""
     return os.path.exists(os.path.expanduser(target))  # noqa: PTH110, PTH111 - Path raises in these cases
 
@@ -79,12 +79,12 @@ def required_source(text: str) -> Source:
     """Parse a source; raises where the text is none, and says what may have been meant."""
     source = parse_source(text)
     if source is None:
-        meant = f"did you mean {_meant(text)}? Sources are" if _meant(text) else "write"
+        meant = f"did you mean {_likely_source(text)}? Sources are" if _likely_source(text) else "write"
         raise CaptureError(f"{printable(text)}: is not a source; {meant} {spellings()}")
     return source.absolute()
 
 
-def _meant(text: str) -> str:
+def _likely_source(text: str) -> str:
     """The source that a path alone may have been meant as; empty where nothing lies there that looks like one."""
     path = Path(text).expanduser()
     kinds = {".py": f"py:{text}:FUNCTION", ".onnx": f"onnx:{text}", ".gguf": f"llamacpp:{text}"}
@@ -107,6 +107,8 @@ def refuse_settings(source: Source, settings: Settings) -> None:
         )
 
 
+REPLAY = "replay"
+"""The task of a job that replays a layer."""
 Writes = Literal["dump", "listing", "stream"]
 """What a job leaves in its folder: a dump; what a dump would hold, without values; or tensors that are read and removed
 while it runs (``stream``)."""
@@ -132,6 +134,13 @@ class Job:
     window_bytes: int = 0
     """Of a stream, how much may wait to be read."""
 
+    @property
+    def reference(self) -> str | None:
+        """The dump that the run takes tensors from: the one to replay, else the one to inject."""
+        if self.task == REPLAY:
+            return str(self.more["dump"])
+        return self.settings.inject.dump if self.settings.inject is not None else None
+
     def facts(self) -> dict[str, Any]:
         """What a manifest says of it: the source, and how it was run."""
         # Whether an older dump was overwritten is no part of how this one was made.
@@ -151,3 +160,24 @@ class Job:
         source, settings = Source(**fields["source"]), Settings.from_json(fields["settings"])
         rest = (fields[name] for name in ("more", "signature", "lists_files", "writes", "window_bytes"))
         return cls(source, settings, fields["output"], fields["task"], *rest)
+
+
+def replay_as_injection(job: Job) -> Job:
+    """The same job as an injection of the dump to be replayed; the layer is found among the model's by the engine."""
+    return replace(
+        job,
+        settings=replace(job.settings, inject=replayed_dump(job), ops=None, optimized=False, steps=1, gradients=False),
+    )
+
+
+def replayed_dump(job: Job) -> Injection:
+    """What a replay injects; refuses what only engines that call a layer by itself can do."""
+    kind = job.source.kind
+    if job.more.get("bundle") is not None:
+        raise CaptureError(f"{printable(job.source)}: a layer of {kind}: sources cannot be exported; leave -o out")
+    if int(job.more.get("step", 0)):
+        raise CaptureError(
+            f"{printable(job.source)}: of {kind}: sources only step 0 can be replayed; "
+            "a later step needs what the layers kept from the steps before it"
+        )
+    return Injection(str(job.more["dump"]))

@@ -8,16 +8,18 @@ manifest that this user has not signed, text and token ids are all that is asked
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tensordiff.capture.engines import ENGINES
-from tensordiff.capture.job import Source, parse_source
+from tensordiff.capture.job import Job, Source, parse_source
 from tensordiff.capture.settings import Settings
-from tensordiff.capture.signature import why_not_own
 from tensordiff.dump import Dump
 from tensordiff.errors import CaptureError, printable
+from tensordiff.util import user_key
 
 INPUT_SETTINGS = ("prompt", "prompt_file", "input_ids", "inputs", "image", "steps", "decode_ids")
 """The settings that give a model its input."""
@@ -32,6 +34,7 @@ _PLAIN = (
 _MOST_STEPS = 10_000
 _MOST_TOKENS = _LONGEST_PROMPT = 1 << 20
 _LARGEST_ID = 1 << 31
+_SIGNED_PURPOSE = "tensordiff.capture/1"
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,9 @@ def input_settings(dump: Dump) -> Settings:
     Files are taken only from a dump of this user's own. Of any other a prompt in a file is asked by its tokens; where
     only a file would do ``CaptureError`` is raised, for to ask something else would compare two different questions.
     """
-    asked = _asked(dump)
+    asked = _recorded_inputs(dump)
     files = {name: path for name in _INPUT_FILES if (path := asked.get(name)) is not None}
-    doubt = _doubt(dump) if files else ""
+    doubt = _why_not_own(dump) if files else ""
     ids = _token_ids(dump.facts.get("token_ids"))
     if doubt:
         asked = {name: value for name, value in asked.items() if name not in files}
@@ -139,7 +142,7 @@ def _settings(found: dict[str, Any]) -> Settings:
     return settings
 
 
-def _asked(dump: Dump) -> dict[str, Any]:
+def _recorded_inputs(dump: Dump) -> dict[str, Any]:
     """The settings of a manifest that gave the model its input; none where they cannot be used."""
     found = dump.facts.get("settings")
     try:
@@ -149,7 +152,7 @@ def _asked(dump: Dump) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in INPUT_SETTINGS}
 
 
-def _doubt(dump: Dump) -> str:
+def _why_not_own(dump: Dump) -> str:
     source, settings = dump.facts.get("source"), dump.facts.get("settings")
     if not isinstance(source, str) or not isinstance(settings, dict):
         return "it does not say which source made it"
@@ -161,3 +164,31 @@ def _token_ids(found: object) -> tuple[int, ...] | None:
     if not isinstance(found, list) or not 0 < len(found) <= _MOST_TOKENS:
         return None
     return tuple(found) if all(type(one) is int and 0 <= one < _LARGEST_ID for one in found) else None
+
+
+# --- the signature ------------------------------------------------------------------------------------
+
+
+def sign(job: Job) -> str | None:
+    """The signature of what a job runs, and how; None where that depends on the current folder."""
+    if not (job.source.is_absolute and all(map(os.path.isabs, job.settings.files().values()))):
+        return None
+    facts = job.facts()
+    text = _signed_text(facts["source"], facts["settings"])
+    return None if text is None else user_key.sign(_SIGNED_PURPOSE, text)
+
+
+def why_not_own(source: str, settings: Mapping[str, Any], signature: object) -> str:
+    """Why a source and its settings are not known to be of this user's own capture; nothing where they are."""
+    text = _signed_text(source, settings)
+    if text is None:
+        return "it is not signed"  # what is not JSON never was
+    return user_key.why_not_own(_SIGNED_PURPOSE, text, signature)
+
+
+def _signed_text(source: str, settings: Mapping[str, Any]) -> str | None:
+    """What is signed; None where it is not JSON."""
+    try:
+        return json.dumps([source, settings], sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return None

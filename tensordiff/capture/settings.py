@@ -153,7 +153,7 @@ def _check_value(key: str, value: Any) -> None:
         ) from error
 
 
-def unfit_config(config: Mapping[str, Any]) -> str:
+def config_hint(config: Mapping[str, Any]) -> str:
     """What to try where a model does not load with other values of its config: the end of a sentence."""
     given = " ".join(f"--config {printable(key)}={printable(f'{value!s:.60}')}" for key, value in config.items())
     return f"the weights may not fit {given}: leave it out, or give another value"

@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from tensordiff.capture.child import ReusableChild
@@ -40,10 +39,6 @@ SCRATCH_PREFIX = "tensordiff-scratch-"
 """Of folders in the temporary directory for what is kept of a stream while the command runs."""
 _KEEP_ELSEWHERE = "free some space, keep it elsewhere, or give --keep none"
 _LOOK_S = 0.002  # how long the journal is left alone while nothing comes
-
-
-class ChildLog(Exception):
-    """The traceback or log of a child; shown with ``--debug``."""
 
 
 class KeptTensor(NamedTuple):
@@ -103,9 +98,7 @@ class TensorStream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def stop(self) -> None:
@@ -175,9 +168,7 @@ class TensorStream:
 
     def _ended(self, doing: str) -> CaptureError:
         if isinstance(self._last, Failed):
-            error = CaptureError(printable(self._last.sentence))
-            error.__cause__ = ChildLog(f"\n{self._last.detail}")
-            return error
+            return self._last.error()
         return CaptureError(
             f"{printable(self.run.job.source)}: ended before it gave what it gave when it was listed ({doing}); "
             "its two runs differ: compare dumps, without --stream"

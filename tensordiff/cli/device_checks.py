@@ -30,7 +30,7 @@ from tensordiff.session.session import Session
 State = Literal["ok", "missing", "problem"]
 _FRAMEWORKS = {"torch": "py", "max": "max", "onnxruntime": "onnx", "mlx": "mlx", "vllm": "vllm"}
 """Frameworks that may have devices, and the kind of source that tells which interpreter has them."""
-_TOLD = "\nimport json, sys\nprint(json.dumps({name: report(name) for name in sys.argv[1:]}))\n"
+_PRINT_REPORTS = "\nimport json, sys\nprint(json.dumps({name: report(name) for name in sys.argv[1:]}))\n"
 _SELF_CHECK = Path(device_report.__file__).parent / "torch" / "devices" / "self_check.py"
 
 
@@ -62,13 +62,13 @@ def _reports() -> dict[str, Mapping[str, Any]]:
             by_python.setdefault(interpreter(kind), []).append(framework)
     found: dict[str, Mapping[str, Any]] = {}
     for python, frameworks in by_python.items():
-        found |= _asked(python, frameworks)
+        found |= _ask(python, frameworks)
     return {name: said for name, said in found.items() if "ModuleNotFoundError" not in str(said.get("error"))}
 
 
-def _asked(python: str, frameworks: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+def _ask(python: str, frameworks: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     try:
-        return ask_json(python, Path(device_report.__file__).read_text("utf-8") + _TOLD, *frameworks)
+        return ask_json(python, Path(device_report.__file__).read_text("utf-8") + _PRINT_REPORTS, *frameworks)
     except NoAnswer as error:
         # The engines of an interpreter that does not even start are told as missing.
         return {name: {"error": str(error)} for name in frameworks if error.has_started}
@@ -96,7 +96,7 @@ def _self_checks(folder: Path, names: Sequence[str]) -> Iterator[Check]:
     for name in names:
         try:
             _capture(name, folder)
-            yield _compared(name, folder)
+            yield _compare(name, folder)
         except TensordiffError as error:
             yield Check(f"self-check on {name}", "problem", str(error), "run models with --device cpu until this works")
 
@@ -122,7 +122,7 @@ def _read_back(folder: Path) -> Check:
     return Check("self-check on cpu", "ok", f"{len(entries)} tensors of a small model, captured and read back")
 
 
-def _compared(device: str, folder: Path) -> Check:
+def _compare(device: str, folder: Path) -> Check:
     session = Session.open(Request(folder / "cpu", folder / device))
     outcome = session.outcome(session.rows())
     errors = [row.diff.rel_l2 for row in outcome.rows if row.diff is not None]

@@ -85,14 +85,14 @@ class _Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """An option of a comparison may stand before its paths, too."""
-        return super().parse_args(ctx, ["--", *args] if args and _is_of_a_comparison(args[0]) else args)
+        return super().parse_args(ctx, ["--", *args] if args and _is_comparison_option(args[0]) else args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] in COMMANDS:
             return args[0], _load(args[0]), args[1:]
-        if _is_side(args[0]) or _is_of_a_comparison(args[0]):
+        if _is_side(args[0]) or _is_comparison_option(args[0]):
             name = "open" if _opens_the_app(args) else "compare"
             return name, _load(name), args
         if not ctx.resilient_parsing:
@@ -116,7 +116,7 @@ def _opens_the_app(args: list[str]) -> bool:
     return all(arg.partition("=")[0] in known for arg in args if arg.startswith("-"))
 
 
-def _is_of_a_comparison(word: str) -> bool:
+def _is_comparison_option(word: str) -> bool:
     """Whether a word is an option of ``compare`` or of the app."""
     name = word.partition("=")[0]
     return name.startswith("--") and name not in _HELP and name in _options_of("compare") | _options_of("open")

@@ -134,11 +134,11 @@ _SIDES = (click.argument("reference", type=PATH), click.argument("candidate", ty
 def _hear_cluster(_context: click.Context, _parameter: click.Parameter, address: str | None) -> str | None:
     """Refuse what is no address, and let a cluster say on stderr what it waits for."""
     if address is not None:
-        from tensordiff.cli.notices import say_logged
+        from tensordiff.cli.streams import say_log_of
         from tensordiff.compare.cluster.dask_engine import check_address
 
         check_address(address)
-        say_logged("tensordiff.compare.cluster")
+        say_log_of("tensordiff.compare.cluster")
     return address
 
 

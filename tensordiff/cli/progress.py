@@ -91,10 +91,10 @@ class Bar(Line):
         """Show what is being done, and how far that is where ``total`` is not 0."""
         if self.is_due or (self.is_shown and not total):
             seconds = time.monotonic() - self.began
-            self.draw(f"{self.label}{seconds:.0f} s {_told(what, done, total)}")
+            self.draw(f"{self.label}{seconds:.0f} s {_described(what, done, total)}")
 
 
-def _told(what: str, done: int, total: int) -> str:
+def _described(what: str, done: int, total: int) -> str:
     if not total:
         return cut_middle(what, _WIDE)
     return f"{_bar(done, total)} {done}/{total} {pad(cut_middle(what, _WIDE), _WIDE)}"

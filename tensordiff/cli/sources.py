@@ -8,9 +8,8 @@ from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run, dump_at
 from tensordiff.capture.settings import Settings
-from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.progress import Bar
-from tensordiff.cli.streams import say
+from tensordiff.cli.streams import say, say_if_slow
 from tensordiff.errors import CaptureError, printable
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
@@ -18,10 +17,6 @@ from tensordiff.session.source_checks import check_sources
 from tensordiff.session.sources import Sources, capture_folder, source_in
 from tensordiff.session.storage.state import identity_of, read_state, what_changed
 from tensordiff.util.temporary_folders import is_temporary, keep_temporary_folder
-
-
-class ChildTraceback(Exception):
-    """The traceback or log of a child process; shown with ``--debug``."""
 
 
 def open_dumps(request: Request) -> Session:
@@ -40,9 +35,14 @@ def sources_of(request: Request, *, reruns: bool = False) -> Sources:
     """The sources of a request, once all that can be refused before a run is; stderr says which options one lacks."""
     sources = Sources.of(request)
     check_sources(sources, reruns=reruns)
+    say_unused_options(sources)
+    return sources
+
+
+def say_unused_options(sources: Sources) -> None:
+    """Say on stderr which options of the command a source does not use."""
     for sentence in sources.unused_options():
         say(sentence)
-    return sources
 
 
 def run_sources(request: Request, *, reruns: bool = False) -> Request:
@@ -54,7 +54,7 @@ def run_sources(request: Request, *, reruns: bool = False) -> Request:
     return sources.request
 
 
-def dump_of(path: Path, keep: Path | None = None) -> Path:
+def dump_or_capture(path: Path, keep: Path | None = None) -> Path:
     """The dump at a path; where that is a source, it is run with default settings."""
     source = source_in(path)
     if source is None:
@@ -98,10 +98,10 @@ def _follow(run: Run, label: str, *, notes: bool) -> Done:
 
 def _show(event: Event, bar: Bar) -> None:
     match event:
-        case Failed(sentence, detail, path):
-            if path is not None:
-                keep_temporary_folder(Path(path))  # the sentence says where it lies
-            raise CaptureError(sentence) from ChildTraceback(f"\n{detail}")
+        case Failed():
+            if event.path is not None:
+                keep_temporary_folder(Path(event.path))  # the error says where it is
+            raise event.error()
         case Note(text):
             bar.clear()
             say(printable(text))

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import click
 
-from tensordiff.cli.notices import say_if_slow
-from tensordiff.cli.sources import follow
-from tensordiff.cli.streams import say
+from tensordiff.cli.sources import follow, say_unused_options
+from tensordiff.cli.streams import say, say_if_slow
 from tensordiff.dump.manifest import MANIFEST
 from tensordiff.errors import printable
 from tensordiff.report.labels import label
@@ -56,7 +55,7 @@ def _free_folder() -> Path:
     return path
 
 
-def refuse_without_stream(choice: StreamChoice) -> None:
+def require_stream(choice: StreamChoice) -> None:
     """Refuse what says how to stream where nothing is streamed."""
     if not choice.stream and (choice.stop or choice.window is not None):
         name = "--stop" if choice.stop else "--window"
@@ -75,8 +74,7 @@ def open_streamed(request: Request, options: StreamOptions) -> Iterator[Streamed
     from tensordiff.session.streaming.session import open_stream
 
     say_if_slow()
-    for sentence in Sources.of(request).unused_options():
-        say(sentence)
+    say_unused_options(Sources.of(request))
     session = None
     try:
         with open_stream(replace(request, keep=None), options, follow) as session:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import codecs
 import io
+import logging
 import os
 import shutil
 import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
+from tensordiff.errors import printable
 from tensordiff.secrets import masked, masked_message
 from tensordiff.util.text_width import wrap
 
@@ -111,3 +114,27 @@ def abandon_stdout() -> None:
 def _write(text: str, stream: object, end: str = "\n") -> None:
     # Named, because click by itself writes UTF-8 to a stream that says it is ASCII.
     click.echo(text + end, file=stream, nl=False, color=False if os.environ.get("NO_COLOR") else None)  # type: ignore[arg-type]
+
+
+@cache  # a suite opens many sessions
+def say_if_slow() -> None:
+    """Say that this install measures in numpy, and why."""
+    from tensordiff.compare.measure import kernel  # numpy and more, which --help does without
+
+    if notice := kernel.slow_notice():
+        say(printable(notice))
+
+
+class _SayHandler(logging.Handler):
+    """Says what is logged, in the place of a progress line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[K")
+        say(printable(record.getMessage()))
+
+
+@cache  # an option is parsed again by a command that calls another
+def say_log_of(name: str) -> None:
+    """Say on stderr what the modules below a name log."""
+    logging.getLogger(name).addHandler(_SayHandler())

@@ -139,12 +139,12 @@ def test_the_manifest_names_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from tensordiff.capture.engines.max import engine
 
-    assert engine.about_gpus([CPU()]) == {}
+    assert engine.gpu_facts([CPU()]) == {}
     monkeypatch.setattr(engine, "accelerator_api", lambda: "cuda")
     monkeypatch.setattr(engine, "accelerator_architecture_name", lambda: "sm_90")
     monkeypatch.setattr(engine, "driver_version", lambda: "570.86.15")
     gpus = [SimpleNamespace(is_host=False, id=1, model_name="NVIDIA H100 80GB HBM3")]
-    assert engine.about_gpus([CPU(), *gpus]) == {
+    assert engine.gpu_facts([CPU(), *gpus]) == {
         "accelerators": [
             {"device": "gpu:1", "name": "NVIDIA H100 80GB HBM3", "vendor": "NVIDIA", "architecture": "sm_90"}
         ],

@@ -41,7 +41,7 @@ def main(api: str, architecture: str, count: str, device: str, folder: str) -> N
 
 
 def _record(record: Any) -> dict[str, Any]:
-    wholes = [(*record.whole_of(tap), tap) for tap in record.taps if not tap.is_number]
+    wholes = [(*record.merged_tap(tap), tap) for tap in record.taps if not tap.is_number]
     taps = [_site(site) | _value(record.values[output]) for site, output, _ in wholes]
     slots = [_site(slot.site) | {"device": str(slot.device)} for slot in record.slots]
     return {"graph": record.graph.name, "taps": taps, "slots": slots}

@@ -22,11 +22,10 @@ from tensordiff.capture.injection.injector import InjectionPort, Injector, plan_
 from tensordiff.capture.injection.passes import Pass
 from tensordiff.capture.injection.report import InjectionReport
 from tensordiff.capture.injection.sources import SpecOnly
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import REPLAY, Job, replayed_dump
 from tensordiff.capture.process.disk_space import check_job_size
 from tensordiff.capture.process.layers import Selection, entry_key, find_layer, leaves
 from tensordiff.capture.process.output import Output, done, open_output
-from tensordiff.capture.process.replay import REPLAY, replayed_dump
 from tensordiff.capture.settings import Injection
 from tensordiff.dump import Entry
 from tensordiff.dump.dtypes import Array

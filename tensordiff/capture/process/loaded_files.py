@@ -16,12 +16,13 @@ _MAPS = Path("/proc/self/maps")
 
 def loaded_files(output: str) -> tuple[str, ...]:
     """Those files, links resolved, without what lies in the folder of the dump that was written."""
-    found = {os.path.realpath(path) for path in (*_modules(), *_mapped())}
+    found = {os.path.realpath(path) for path in (*module_files(), *_mapped())}
     written = os.path.realpath(output) + os.sep
     return tuple(sorted(path for path in found if Path(path).is_file() and not path.startswith(written)))
 
 
-def _modules() -> Iterator[str]:
+def module_files() -> Iterator[str]:
+    """The files that the imported modules were loaded from; some may never have existed."""
     for module in list(sys.modules.values()):
         if isinstance(file := getattr(module, "__dict__", {}).get("__file__"), str):
             yield file

@@ -81,7 +81,7 @@ def _writer(job: Job, facts: Mapping[str, object]) -> DumpWriter:
     return DumpWriter(job.output, facts, overwrite=job.settings.force, durable=False)
 
 
-def where_it_lies(job: Job, reached: str = "the layers it reached") -> str:
+def partial_dump_clause(job: Job, reached: str = "the layers it reached") -> str:
     """The end of a sentence on a run that failed: where what it reached can be read, if it can."""
     return f"; {reached} lie in {printable(job.output)}" if job.writes == "dump" else ""
 
@@ -98,7 +98,7 @@ def first_facts(job: Job, framework: str) -> dict[str, Any]:
     return {**job.facts(), "framework": framework, "signature": job.signature}
 
 
-class Count(Protocol):
+class WrittenSize(Protocol):
     """How much was written."""
 
     @property
@@ -110,9 +110,9 @@ class Count(Protocol):
         """Their size."""
 
 
-def done(job: Job, count: Count, facts: Mapping[str, Any], tell: Tell) -> Done:
+def done(job: Job, size: WrittenSize, facts: Mapping[str, Any], tell: Tell) -> Done:
     """The last event of a capture; its notes are told first. ``facts`` are those of the dump."""
     for note in facts.get("notes") or ():
         tell(Note(note))
     reported = {key: facts.get(key) for key in _REPORTED} | ({"layer": facts["layer"]} if "layer" in facts else {})
-    return Done(job.output, count.entries, {**reported, "bytes": count.nbytes})
+    return Done(job.output, size.entries, {**reported, "bytes": size.nbytes})

@@ -23,6 +23,7 @@ import numpy as np
 from tensordiff.capture.engines import module_of
 from tensordiff.capture.events import Done, NewProcessNeeded, Tell
 from tensordiff.capture.job import Job
+from tensordiff.capture.process.loaded_files import module_files
 from tensordiff.errors import printable
 
 RunJob = Callable[[Job, Tell], Done]
@@ -74,9 +75,7 @@ class ReusableEngine:
 
 def _loaded_files(target: str) -> Iterator[str]:
     """Every file that a module was loaded from, and those of the source."""
-    for module in list(sys.modules.values()):
-        if isinstance(file := getattr(module, "__dict__", {}).get("__file__"), str):
-            yield file
+    yield from module_files()
     path = Path(target).expanduser()
     yield from map(str, path.iterdir() if path.is_dir() else [path])
 

@@ -69,7 +69,7 @@ def following_tokens(settings: Settings, reference: Dump | None) -> tuple[int, .
     return () if reference is None or settings.steps < 2 else decode_tokens(reference, settings.steps)
 
 
-def refuse_outside(numbers: Iterable[int], size: int, what: str = "token") -> None:
+def refuse_out_of_range(numbers: Iterable[int], size: int, what: str = "token") -> None:
     """Refuse rows that a table of ``size`` rows does not have. Not every framework looks before it reads one."""
     outside = next((number for number in numbers if not 0 <= number < size), None)
     if outside is not None:

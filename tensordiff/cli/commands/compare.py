@@ -28,7 +28,7 @@ from tensordiff.cli.streaming import (
     make_stream_options,
     open_streamed,
     parse_keep,
-    refuse_without_stream,
+    require_stream,
 )
 from tensordiff.cli.streams import Page, echo, say
 from tensordiff.cli.summary import inconclusive_error, print_summary, print_worst
@@ -91,7 +91,7 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     tensordiff compare REF_DUMP max:MODEL --stream --window 8GB --keep all:runs
     """
     choice = take(options, StreamChoice)
-    refuse_without_stream(choice)
+    require_stream(choice)
     chosen = CompareOptions(**{name: options.pop(name) for name in CompareOptions._fields[:-1]}, choice=choice)
     request = make_request(reference, candidate, **options)
     checkpoints = open_checkpoints(request)

@@ -59,7 +59,7 @@ def checks() -> Iterator[Check]:
     yield _folder("state folder", key_file().parent)
     yield _folder("temporary folder", Path(tempfile.gettempdir()))
     yield from _engines()
-    yield _measures_right()
+    yield _self_check()
     yield _samples()
     yield from device_checks()
 
@@ -142,7 +142,7 @@ def _versions(python: str, packages: Sequence[str]) -> dict[str, str]:
         return {}  # an interpreter that does not even start has none of them, and that is what is said
 
 
-def _measures_right() -> Check:
+def _self_check() -> Check:
     """The pass of this install against a formula of one line, on numbers of every kind; sums may differ a little."""
     random = np.random.default_rng(0)
     worst = 0.0
@@ -151,15 +151,17 @@ def _measures_right() -> Check:
         here, error = dispatch.measure(ref, cand), ref.astype(np.float64) - cand.astype(np.float64)
         largest, mse = float(abs(error).max()), float((error**2).mean())
         if not here.mse >= 0 or here.max_abs != largest:
-            return Check("self-check", "problem", f"{name} is measured wrongly: {here.max_abs} for {largest}", _TELL)
+            return Check(
+                "self-check", "problem", f"{name} is measured wrongly: {here.max_abs} for {largest}", _REPORT_IT
+            )
         worst = max(worst, abs(here.mse - mse) / mse)
     if worst > 1e-5:
-        return Check("self-check", "problem", f"sums are off by {worst:.1e} of what they should be", _TELL)
+        return Check("self-check", "problem", f"sums are off by {worst:.1e} of what they should be", _REPORT_IT)
     which = "numpy's" if kernel.why_missing() else "the compiled"
     return Check("self-check", "ok", f"{which} pass measures {len(_CHECKED)} types as plain arithmetic in float64 does")
 
 
-_TELL = "numbers measured by this install cannot be trusted; please report it"
+_REPORT_IT = "numbers measured by this install cannot be trusted; please report it"
 
 
 def _numbers(random: np.random.Generator, name: str) -> Array:
@@ -178,7 +180,7 @@ def _samples() -> Check:
     except (TensordiffError, OSError) as error:
         return Check("sample dumps", "problem", f"they cannot be compared: {error}", "install tensordiff again")
     if culprit is None:
-        return Check("sample dumps", "problem", "their planted bug is not found", _TELL)
+        return Check("sample dumps", "problem", "their planted bug is not found", _REPORT_IT)
     return Check("sample dumps", "ok", f"their planted bug is found, in {culprit.pair.name}")
 
 

@@ -11,7 +11,7 @@ import click
 from tensordiff.align.index import ranks_of
 from tensordiff.cli.options import PATH, json_option, keep_option
 from tensordiff.cli.progress import Progress
-from tensordiff.cli.sources import dump_of
+from tensordiff.cli.sources import dump_or_capture
 from tensordiff.cli.streams import Page, echo
 from tensordiff.compare.look.statistics import statistics
 from tensordiff.dump import Dump, Entry, open_dump
@@ -34,7 +34,7 @@ from tensordiff.util.text_width import columns, cut_middle, pad, wrap
 @keep_option
 def command(dump: Path, keep: Path | None, as_json: bool, stats: bool, only: str | None, step: int | None) -> int:
     """List a dump's entries in order, with shape, dtype and size. Reads headers only, unless --stats is given."""
-    return inspect(dump_of(dump, keep), as_json=as_json, stats=stats, only=only, step=step)
+    return inspect(dump_or_capture(dump, keep), as_json=as_json, stats=stats, only=only, step=step)
 
 
 SCHEMA = "tensordiff.inspect/1"

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.options import comparison_options, keep_option, make_request, source_options, two_sides
 from tensordiff.cli.progress import Line
-from tensordiff.cli.streams import say
+from tensordiff.cli.streams import say, say_if_slow
 from tensordiff.errors import TensordiffError
 from tensordiff.tui.launch import Launch
 from tensordiff.tui.permissions import ALL_PERMISSIONS, SPELLINGS, Permissions

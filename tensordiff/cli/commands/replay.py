@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import click
 
-from tensordiff.capture.job import Job, Source, required_source
+from tensordiff.capture.job import REPLAY, Job, Source, required_source
 from tensordiff.capture.provenance import provenance_of
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
@@ -77,7 +77,7 @@ def replay(path: Path, layer: str, options: ReplayOptions, *, as_json: bool) -> 
             "bundle": None if options.output is None else str(options.output.absolute()),
         }  # fmt: skip
         settings = replace(settings, inject=None, ops=None, gradients=False)
-        job = Job(source, settings, str(folder / "replayed"), "replay", more)
+        job = Job(source, settings, str(folder / "replayed"), REPLAY, more)
         done = follow(Run(job))
         only = rf"^{re.escape(str(done.facts['layer']))}(\(\d+\))?-output"
         request = Request(path, Path(done.path), only=only, step=options.step, learn=False)

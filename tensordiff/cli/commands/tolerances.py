@@ -15,10 +15,9 @@ import click
 from tensordiff.align.rules.file import RulesFile, read_rules_file, write_rules_file
 from tensordiff.align.rules.tables import ToleranceRule
 from tensordiff.cli.commands.compare import measure
-from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.options import PATH, json_option
 from tensordiff.cli.progress import Progress
-from tensordiff.cli.streams import Page, echo
+from tensordiff.cli.streams import Page, echo, say_if_slow
 from tensordiff.cli.summary import inconclusive_error
 from tensordiff.compare.row import Row
 from tensordiff.compare.tolerances import Need, match_for, need_of, pareto_front, tolerance_for

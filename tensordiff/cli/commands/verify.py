@@ -32,7 +32,7 @@ from tensordiff.cli.options import (
     take,
 )
 from tensordiff.cli.sources import follow, open_dumps, sources_of
-from tensordiff.cli.streaming import KEEPS, StreamChoice, make_stream_options, open_streamed, refuse_without_stream
+from tensordiff.cli.streaming import KEEPS, StreamChoice, make_stream_options, open_streamed, require_stream
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import inconclusive_error
 from tensordiff.dump import Dump
@@ -126,7 +126,7 @@ def command(reference: Path | None, candidate: Path | None, **options: Any) -> i
     from tensordiff.cli.commands.verify_suite import verify_suite  # which verifies each model by this module
 
     choice, keep, suite = take(options, StreamChoice), options.pop("keep"), options.pop("suite")
-    refuse_without_stream(choice)
+    require_stream(choice)
     written = {name: options.pop(name) for name in VerifyOptions._fields[:-1]}
     if choice.stream and (suite is not None or written["save_layers"]):
         name = "--save-layers" if suite is None else "--suite"
@@ -159,7 +159,7 @@ class _Captures(NamedTuple):
     """The files that the children were made of."""
 
 
-class Verified(NamedTuple):
+class VerifyResult(NamedTuple):
     """What came of it, and of what."""
 
     found: Verification
@@ -195,7 +195,7 @@ def _weights_of_culprit(model: ReportModel) -> str:
     return f"{told[:1].upper()}{told[1:]}." if told else ""
 
 
-def verify_both(request: Request, options: VerifyOptions, title: str | None = None) -> Verified:
+def verify_both(request: Request, options: VerifyOptions, title: str | None = None) -> VerifyResult:
     """Capture, compare and write everything."""
     title = title or f"{_side_name(request.candidate)} against {_side_name(request.reference)}"
     if options.streamed is not None:
@@ -213,10 +213,10 @@ def verify_both(request: Request, options: VerifyOptions, title: str | None = No
         write_junit(options.junit, whole.outcome, whole.title)
         if options.save_layers:
             _save_layers(session, options.output)
-    return Verified(found, session, captures.files)
+    return VerifyResult(found, session, captures.files)
 
 
-def _verify_streamed(request: Request, options: VerifyOptions, streamed: StreamOptions, title: str) -> Verified:
+def _verify_streamed(request: Request, options: VerifyOptions, streamed: StreamOptions, title: str) -> VerifyResult:
     """Compare while the sources run, and write everything but the scenario with injection, unless a run is given."""
     kept = options.output / KEPT
     for side in ("reference", "candidate"):
@@ -234,7 +234,7 @@ def _verify_streamed(request: Request, options: VerifyOptions, streamed: StreamO
         found = Verification(model, model, None, why, inject_with=lines, keep=streamed.keep, sides=sides)
         write_file(options.output / "summary.md", verify_summary(found), make_folders=True)
         write_junit(options.junit, model.outcome, model.title)
-    return Verified(found, session, ())
+    return VerifyResult(found, session, ())
 
 
 def _not_injected(session: StreamedSession, model: ReportModel, kept: Path) -> tuple[str, tuple[str, ...]]:

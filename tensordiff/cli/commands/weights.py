@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import click
 
-from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.options import _AMOUNT, PATH, json_option
 from tensordiff.cli.progress import Progress
-from tensordiff.cli.streams import Page, echo
+from tensordiff.cli.streams import Page, echo, say_if_slow
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump import open_dump

@@ -18,16 +18,16 @@ from aiohttp.http_exceptions import HttpProcessingError
 from textual_serve.download_manager import DownloadManager
 
 from tensordiff.cli.serving.guard import Guard
-from tensordiff.cli.serving.visitor import Visitor, clamped
+from tensordiff.cli.serving.visitor import Visitor, clamp
 
 _FONT_SIZES = range(4, 101)
 _FONT_SIZE, _WIDTH, _HEIGHT = 16, 80, 24
 _HEARTBEAT_S, _CLOSE_S = 15.0, 3.0
-_STUCK_S = 60.0
+_WRITE_TIMEOUT_S = 60.0
 """How long a process may leave unread what is typed."""
-_AGAIN_S = 2
+_RETRY_S = 2
 """When a browser asks again that found no place. One that reloads leaves its place only when it has an answer."""
-_LEAVE_S = 15.0
+_SHUTDOWN_S = 15.0
 """How long visitors are waited for when the server ends."""
 _POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -50,7 +50,7 @@ class AppServer:
     def serve(self, sockets: Sequence[socket.socket]) -> None:
         """Serve until interrupted, on sockets that listen already."""
         logging.getLogger("aiohttp.server").addFilter(_is_defect)
-        web.run_app(self.application(), sock=sockets, print=None, access_log=None, shutdown_timeout=_LEAVE_S)
+        web.run_app(self.application(), sock=sockets, print=None, access_log=None, shutdown_timeout=_SHUTDOWN_S)
 
     async def application(self) -> web.Application:
         """All routes, behind the guard."""
@@ -64,11 +64,11 @@ class AppServer:
                 web.static("/static", str(self._STATIC)),
             ]
         )
-        app.on_shutdown.append(self._see_off)
+        app.on_shutdown.append(self._close_visits)
         self.guard.protect(app)
         return app
 
-    async def _see_off(self, _: web.Application) -> None:
+    async def _close_visits(self, _: web.Application) -> None:
         """The server ends: so do all visits."""
         closing = [visit.close(code=WSCloseCode.GOING_AWAY) for visit in self._visits if visit.prepared]
         await asyncio.gather(*closing, return_exceptions=True)
@@ -86,26 +86,26 @@ class AppServer:
 
     async def _page(self, request: web.Request) -> web.Response:
         if self._is_full:
-            return self._no_place()
+            return self._refuse_full()
         size = _number(request.query.get("fontsize"), _FONT_SIZE)
         text = Template((files(__package__) / "page.html").read_text("utf-8"))
         policy = {"Content-Security-Policy": _POLICY.format(host=request.headers["Host"])}
         shown = size if size in _FONT_SIZES else _FONT_SIZE
         return web.Response(text=text.substitute(font_size=shown), content_type="text/html", headers=policy)
 
-    def _no_place(self) -> web.Response:
+    def _refuse_full(self) -> web.Response:
         sentence = (
             f"{self.most_visitors} visitors are connected, which is the limit; this page tries again by itself. "
             "Close another window, or start tensordiff serve with --max-visitors"
         )
-        return web.Response(text=f"{sentence}\n", status=503, headers={"Refresh": str(_AGAIN_S)})
+        return web.Response(text=f"{sentence}\n", status=503, headers={"Refresh": str(_RETRY_S)})
 
     # --- a visit ---------------------------------------------------------------------------------
 
     async def _visit(self, request: web.Request) -> web.StreamResponse:
         """Run the app for a visitor, until either of them leaves."""
         if self._is_full:
-            return self._no_place()
+            return self._refuse_full()
         visit = web.WebSocketResponse(heartbeat=_HEARTBEAT_S, timeout=_CLOSE_S)
         self._visits.add(visit)
         try:
@@ -163,7 +163,7 @@ async def _follow(visit: web.WebSocketResponse, visitor: Visitor) -> None:
     """Pass on what the browser sends; raises ``TimeoutError`` where the process does not read it."""
     async for message in visit:
         if message.type is WSMsgType.TEXT:
-            async with asyncio.timeout(_STUCK_S):
+            async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 await _take(_parsed(message.data), visit, visitor)
 
 
@@ -172,7 +172,7 @@ async def _take(message: object, visit: web.WebSocketResponse, visitor: Visitor)
         case ["stdin", str(text)]:
             await visitor.send_bytes(text.encode("utf-8", "replace"))
         case ["resize", {"width": int(width), "height": int(height)}]:
-            await visitor.set_terminal_size(clamped(width), clamped(height))
+            await visitor.set_terminal_size(clamp(width), clamp(height))
         case ["ping", value]:
             await visit.send_json(["pong", value])
         case ["blur" | "focus" as what]:

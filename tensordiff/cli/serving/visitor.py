@@ -44,7 +44,7 @@ class Visitor(AppService):  # type: ignore[misc]
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
         """Start it, without a shell."""
-        columns, lines = clamped(width), clamped(height)
+        columns, lines = clamp(width), clamp(height)
         self._process = process = await asyncio.create_subprocess_exec(
             *self._words,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -110,6 +110,6 @@ async def _is_ready(stdout: asyncio.StreamReader) -> bool:
     return False
 
 
-def clamped(size: int) -> int:
+def clamp(size: int) -> int:
     """A number of columns or lines, within reason."""
     return max(_LARGEST[0], min(size, _LARGEST[1]))

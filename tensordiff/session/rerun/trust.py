@@ -1,8 +1,8 @@
 """What may be run again of what a dump names, and what a person is shown before they say so.
 
 A dump is a file from a stranger, and its manifest names code, an interpreter and files. What is run is what this user
-had run before and signed (``capture.signature``), what a person agreed to after it was shown in full, or anything where
-the command line says ``--trust-source``. Whoever runs something takes it from a ``RerunOffer``, which has the
+had run before and signed (``capture.provenance``), what a person agreed to after it was shown in full, or anything
+where the command line says ``--trust-source``. Whoever runs something takes it from a ``RerunOffer``, which has the
 interpreter and the permission to run a model's own code from this process's command line alone, and
 ``refuse_untrusted`` stands before every run. Code that lies within a dump is refused whatever anyone says.
 """

@@ -38,8 +38,8 @@ def run(job: Job, tell: Tell) -> Done:
 
 def load_reusable(job: Job, tell: Tell) -> RunJob:
     """Load a model for several jobs; gives what runs each of them."""
-    (model, rounded), same = load(job, tell), StateCheck(with_inputs=False)
-    return lambda job, tell: perform(same.of(HubProgram(job, tell, model, rounded)), job, tell)
+    (model, rounded), check = load(job, tell), StateCheck(with_inputs=False)
+    return lambda job, tell: perform(check.watch(HubProgram(job, tell, model, rounded)), job, tell)
 
 
 def load(job: Job, tell: Tell) -> tuple[nn.Module, Mapping[str, Any]]:
@@ -112,7 +112,7 @@ def load_model(target: str, settings: Settings, tell: Tell) -> nn.Module:
     model, missing = from_pretrained(kind, target, options, place)
     _refuse_empty(model, place, target)
     if missing:
-        tell(Note(_of_missing(missing, settings.seed)))
+        tell(Note(_missing_sentence(missing, settings.seed)))
     if settings.weights_dtype:
         round_weights(model, rounded)
     return (model if place.device is None else _moved(model, place, target)).eval()
@@ -168,7 +168,7 @@ def _way_out(error: Exception) -> str:
     return "give a folder with config.json and weights, or the id of a model on the hub"
 
 
-def _of_missing(missing: Sequence[str], number: int) -> str:
+def _missing_sentence(missing: Sequence[str], number: int) -> str:
     some = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
     which = "1 weight is" if len(missing) == 1 else f"{len(missing)} weights are"
     return f"{which} not in the checkpoint, and random, from the seed {number}: {some}"

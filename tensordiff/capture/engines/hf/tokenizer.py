@@ -8,6 +8,13 @@ from typing import Any
 
 from tensordiff.errors import CaptureError, printable
 
+_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds the files of a tokenizer."""
+    return any(path.name.startswith(_FILES) or path.suffix == ".model" for path in folder.iterdir())
+
 
 def tokenizer(folder: Path | str, *, trust_remote_code: bool = False) -> Callable[[str], tuple[int, ...]]:
     """A function that encodes a text; transformers is imported when it is called."""

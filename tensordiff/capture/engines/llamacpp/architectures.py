@@ -18,7 +18,7 @@ class Architecture:
     """Names of weights, without block and ending, that stand for other layers than elsewhere; layers are named so."""
     has_paired_rope: bool = False
     """Whether conversion puts rope's two halves side by side, in the rows of attn_q and attn_k."""
-    has_residual_within: bool = False
+    has_inner_residual: bool = False
     """Whether the attention and the feed-forward part of transformers add what they were given; they are left out."""
     has_heads_first: bool = False
     """Whether transformers normalizes queries and keys head by head, where llama.cpp does token by token."""
@@ -40,7 +40,7 @@ _PAIRED = (
 it: Cohere's pairs stand side by side in transformers, too."""
 _KNOWN = {
     **dict.fromkeys(_PAIRED, Architecture(_NORMS, has_paired_rope=True)),
-    "bloom": Architecture(has_residual_within=True),
+    "bloom": Architecture(has_inner_residual=True),
     "gemma2": Architecture(_GEMMA),
     "gemma3": Architecture(_GEMMA, has_heads_first=True),
     "glm4": Architecture({"post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"}),

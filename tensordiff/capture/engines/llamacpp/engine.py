@@ -11,10 +11,9 @@ from pathlib import Path
 from tensordiff.capture.devices import parse_device
 from tensordiff.capture.engines.llamacpp.model import GgufModel, LoadedModel, OperationsModel
 from tensordiff.capture.events import Done, Note, Phase, Tell
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import REPLAY, Job
 from tensordiff.capture.process.eager import run_eagerly
 from tensordiff.capture.process.layers import find_layer
-from tensordiff.capture.process.replay import REPLAY
 from tensordiff.capture.process.tokens import tokens
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
@@ -29,8 +28,7 @@ def run(job: Job, tell: Tell) -> Done:
         raise CaptureError(f"{printable(job.source)}: there is no such file; write llamacpp:FILE.gguf")
     tell(Phase("loading", job.source.target))
     loaded = LoadedModel(path, settings.config)
-    dump = str(job.more["dump"]) if job.task == REPLAY else settings.inject.dump if settings.inject else None
-    asked = tokens(settings, open_dump(Path(dump)) if dump is not None else None, loaded.encode)
+    asked = tokens(settings, open_dump(Path(job.reference)) if job.reference is not None else None, loaded.encode)
     for note in asked.notes:
         tell(Note(note))
     tell(Phase("listing tensors"))

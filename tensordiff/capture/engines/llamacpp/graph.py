@@ -14,10 +14,21 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
 
 from tensordiff.capture.engines.llamacpp.architectures import Architecture
-from tensordiff.capture.engines.llamacpp.tensor import DTYPES, Tensor
+from tensordiff.dump.dtypes import DType
 
+F32, F16 = 0, 1
+
+DTYPES: Mapping[int, DType] = {
+    F32: np.dtype(np.float32), F16: np.dtype(np.float16), 24: np.dtype(np.int8), 25: np.dtype(np.int16),
+    26: np.dtype(np.int32), 27: np.dtype(np.int64), 28: np.dtype(np.float64), 30: np.dtype(ml_dtypes.bfloat16),
+}  # fmt: skip
+"""The types of ggml that are arrays as they are; the others are quantized."""
 ROOT = "model"
 OPERATION = "/op_"
 """What stands between a layer and the number of an operation in it."""
@@ -31,11 +42,32 @@ _BLOCK = re.compile(r"(blk\.\d+)\.(.+)")
 _PART = re.compile(r"(attn|ffn)_(?!norm|post_norm)(.+)")
 _WEIGHT = re.compile(r"(.+)\.(?:weight|bias|scale)")
 _NORM_NODE = re.compile(r"((?:attn|ffn)_norm)-(\d+)")
-_GIVEN = re.compile(r"inp_|cache_|out_ids|attn_inp")
+_INPUT_NAMES = re.compile(r"inp_|cache_|out_ids|attn_inp")
 _LAST_PART = {"attn": ("output", "out"), "ffn": ("down",)}
 _BLOCK_OUTPUT = "l_out"
 _EXPERTS_OUTPUTS = ("ffn_moe_out", "ffn_out")
 """What a mixture gives: its experts together, and these with those that all tokens share."""
+
+
+class Tensor(NamedTuple):
+    """A tensor of a graph, at its address."""
+
+    address: int
+    name: str
+    op: str
+    """``MUL_MAT``, ``RMS_NORM``; ``NONE`` of weights, inputs and caches."""
+    kind: int
+    """Its type, as ggml numbers them."""
+    shape: tuple[int, ...]
+    """The slowest dimension first, without leading ones of more than two: ``(tokens, features)``."""
+    strides: tuple[int, ...]
+    nbytes: int
+    sources: tuple[int, ...]
+    """The addresses of what it is made of."""
+    view_of: int | None
+    """The address of the tensor in whose memory it lies, where it has none of its own."""
+    is_swapped: bool = False
+    """Of a gated activation whose gate and up are one tensor: whether up comes first."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +100,7 @@ class LayerCall:
         """Whether another call begins and ends within this one."""
         return self.first <= other.first and other.last <= self.last
 
-    def is_apart(self, other: LayerCall) -> bool:
+    def is_disjoint(self, other: LayerCall) -> bool:
         """Whether no node is in both."""
         return self.last < other.first or other.last < self.first
 
@@ -94,14 +126,14 @@ class Graph:
         calls = [*modules, *self._parts(modules), *self._blocks(modules)]
         if self.nodes:
             calls.append(LayerCall(ROOT, ROOT, 0, len(self.nodes) - 1, (), "output_logits", is_root=True))
-        nested = [call for call in calls if all(call.holds(o) or o.holds(call) or call.is_apart(o) for o in calls)]
+        nested = [call for call in calls if all(call.holds(o) or o.holds(call) or call.is_disjoint(o) for o in calls)]
         restored = (replace(call, inputs=tuple(self._restored(call))) for call in nested)
         return tuple(sorted(restored, key=lambda call: (call.first, -call.last, call.layer.count("."))))
 
     def operations(self, call: LayerCall) -> Iterator[LayerCall]:
         """The nodes within a layer as layers of their own; views compute nothing and are left out."""
         within = range(call.first, call.last + 1)
-        for number, k in enumerate(k for k in within if self.nodes[k].op not in _VIEWS and k in self._used):
+        for number, k in enumerate(k for k in within if self.nodes[k].op not in _VIEWS and k in self._live_nodes):
             node = self.nodes[k]
             inputs = tuple(self._inputs(k, self._activations(k)))
             yield LayerCall(f"{call.layer}{OPERATION}{number:02d}_{node.op}", node.name, k, k, inputs)
@@ -113,10 +145,10 @@ class Graph:
         ends: dict[str, list[int]] = defaultdict(list)
         begun: dict[tuple[str, int], int] = {}
         for k, node in enumerate(self.nodes):
-            name, before = self._weight(node) or _norm_without_weight(node), self._maker(k)
+            name, before = self._weight(node) or _norm_without_weight(node), self._producer(k)
             if node.name == _SCALED and before is not None and ends[_EMBEDDING] == [before]:
                 name = _EMBEDDING
-            if name is None or k not in self._used:
+            if name is None or k not in self._live_nodes:
                 continue
             if before is not None and ends[name] and ends[name][-1] == before:
                 ends[name][-1] = k  # its bias, or its scale
@@ -132,7 +164,7 @@ class Graph:
 
     def _parts(self, modules: Sequence[LayerCall]) -> Iterator[LayerCall]:
         """The attention and the feed-forward part of each block."""
-        if self.architecture.has_residual_within:
+        if self.architecture.has_inner_residual:
             return
         for holder, members in _by_holder(modules).items():
             block, _, part = holder.rpartition(".")
@@ -162,7 +194,7 @@ class Graph:
             last = max(m.last for m in each)
             following = [k for k in (*starts, *(m.first for m in after)) if k > last]
             ends = self._named(f"{_BLOCK_OUTPUT}-{name.rpartition('.')[2]}")
-            if following and not ends and (made := self._maker(min(following))) is not None:
+            if following and not ends and (made := self._producer(min(following))) is not None:
                 ends = [made]
             if ends and ends[-1] >= last:
                 yield LayerCall(name, "block", first.first, ends[-1], first.inputs[:1])
@@ -196,7 +228,7 @@ class Graph:
             source = self.tensor(address)
             if source is None or source.kind not in DTYPES:
                 continue
-            is_weight = address not in self.number and not _GIVEN.match(source.name)
+            is_weight = address not in self.number and not _INPUT_NAMES.match(source.name)
             if not (is_weight and source.view_of is None):
                 found.append(number)
         return found
@@ -204,7 +236,7 @@ class Graph:
     def _inputs(self, k: int, sources: Sequence[int]) -> Iterator[Input]:
         return (Input(f"input_{n}", k, source) for n, source in enumerate(sources))
 
-    def _maker(self, k: int) -> int | None:
+    def _producer(self, k: int) -> int | None:
         """The node that made a node's first activation, past views."""
         sources = self._activations(k)
         at = self.number.get(self.nodes[k].sources[sources[0]]) if sources else None
@@ -213,7 +245,7 @@ class Graph:
         return at
 
     @cached_property
-    def _used(self) -> Collection[int]:
+    def _live_nodes(self) -> Collection[int]:
         """The nodes that the result, or a cache, is made of."""
         reached: set[int] = set()
         waiting = [k for k, node in enumerate(self.nodes) if node.name.startswith("cache_")] + [len(self.nodes) - 1]

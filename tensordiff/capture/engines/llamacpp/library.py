@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import xllamacpp
 
-from tensordiff.capture.engines.llamacpp.tensor import DTYPES, F16, Tensor
-from tensordiff.capture.settings import unfit_config
+from tensordiff.capture.engines.llamacpp.graph import DTYPES, F16, Tensor
+from tensordiff.capture.settings import config_hint
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import CaptureError, printable
 
@@ -97,9 +97,9 @@ class Library:
         if not files:
             raise CaptureError(f"{PACKAGE} {version(PACKAGE)}: has no library of llama.cpp in it; install it again")
         self._library = c.CDLL(str(files[0]))
-        self.complaint = ""
+        self.first_error = ""
         """The first error that llama.cpp wrote into its log, where failures are explained."""
-        self._log = _LogCallback(self._hear)  # kept: the library calls it for as long as it lives
+        self._log = _LogCallback(self._on_log)  # kept: the library calls it for as long as it lives
         self.function("llama_log_set", None, _LogCallback, c_void_p)(self._log, None)
         self.function("llama_backend_init", None)()
         self._name = self.function("ggml_get_name", c_char_p, c_void_p)
@@ -110,17 +110,17 @@ class Library:
         self._set = self.function("ggml_backend_tensor_set", None, c_void_p, c_void_p, c_size_t, c_size_t)
         self._check_layout()
 
-    def _hear(self, level: int, text: bytes | None, _: int | None) -> None:
+    def _on_log(self, level: int, text: bytes | None, _: int | None) -> None:
         said = " ".join((text or b"").decode(errors="replace").split())
-        if level == _ERROR and not self.complaint:
-            self.complaint = said
+        if level == _ERROR and not self.first_error:
+            self.first_error = said
 
     def function(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
         """A function by its name."""
         try:
             found = getattr(self._library, name)
         except AttributeError:
-            raise _other_version(f"it has no {name}") from None
+            raise _version_error(f"it has no {name}") from None
         found.restype, found.argtypes = result, arguments
         return found  # type: ignore[no-any-return]
 
@@ -136,10 +136,10 @@ class Library:
         context, model = self.context_params(), self.model_params()
         flags = tuple(getattr(context, f"flag_{k}") for k in range(6))
         if (context.type_k, context.type_v, flags) != (F16, F16, (False, True, True, True, True, False)):
-            raise _other_version("llama_context_params are laid out otherwise")
+            raise _version_error("llama_context_params are laid out otherwise")
         modes = model.n_gpu_layers, model.split_mode, model.main_gpu
         if modes != (-1, 1, 0) or model.tensor_split or model.kv_overrides:
-            raise _other_version("llama_model_params are laid out otherwise")
+            raise _version_error("llama_model_params are laid out otherwise")
 
     def tensor(self, address: int) -> Tensor:
         """The tensor at an address."""
@@ -147,7 +147,7 @@ class Library:
         name, elements = self._name(address), self._elements(address)
         shape = tuple(reversed(raw.ne))
         if raw.name != name or int(np.prod(shape)) != elements:
-            raise _other_version("ggml_tensor is laid out otherwise")
+            raise _version_error("ggml_tensor is laid out otherwise")
         strides = tuple(reversed(raw.nb))
         while len(shape) > 2 and shape[0] == 1:
             shape, strides = shape[1:], strides[1:]
@@ -179,14 +179,14 @@ def _strided(memory: Array, tensor: Tensor) -> Array:
     return np.ndarray(tensor.shape, DTYPES[tensor.kind], memory.data, strides=tensor.strides)
 
 
-def not_loaded(path: Path, library: Library, config: Mapping[str, Any] | None = None) -> CaptureError:
+def load_error(path: Path, library: Library, config: Mapping[str, Any] | None = None) -> CaptureError:
     """That llama.cpp does not load a file, with what it said; ``config`` are the values that it was given instead."""
-    why = f" ({printable(library.complaint):.300})" if library.complaint else ""
-    way_out = unfit_config(config) if config else "is it a whole GGUF file?"
+    why = f" ({printable(library.first_error):.300})" if library.first_error else ""
+    way_out = config_hint(config) if config else "is it a whole GGUF file?"
     return CaptureError(f"llamacpp:{printable(path)}: llama.cpp could not load it{why}; {way_out}")
 
 
-def _other_version(why: str) -> CaptureError:
+def _version_error(why: str) -> CaptureError:
     return CaptureError(
         f"{PACKAGE} {version(PACKAGE)}: is of a llama.cpp that tensordiff does not know ({why}); "
         "install the version that make engine-llamacpp installs"

@@ -21,14 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from tensordiff.capture.engines.llamacpp import gelu
 from tensordiff.capture.engines.llamacpp.architectures import Architecture, architecture
-from tensordiff.capture.engines.llamacpp.graph import OPERATION, Graph, Input, LayerCall
-from tensordiff.capture.engines.llamacpp.library import PACKAGE, Batch, EvalCallback, Library, ModelParams, not_loaded
+from tensordiff.capture.engines.llamacpp.graph import DTYPES, F32, OPERATION, Graph, Input, LayerCall, Tensor
+from tensordiff.capture.engines.llamacpp.library import PACKAGE, Batch, EvalCallback, Library, ModelParams, load_error
 from tensordiff.capture.engines.llamacpp.overrides import overrides
-from tensordiff.capture.engines.llamacpp.tensor import DTYPES, F32, Tensor
+from tensordiff.capture.engines.llamacpp.values import GEGLU, GELU, as_halves, as_pairs, gelu_output
 from tensordiff.capture.process.eager import Watch
-from tensordiff.capture.process.tokens import Tokens, refuse_outside
+from tensordiff.capture.process.tokens import Tokens, refuse_out_of_range
 from tensordiff.capture.quantization import quantization_facts
 from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import Array
@@ -54,11 +53,11 @@ class LoadedModel:
         load = function("llama_model_load_from_file", c_void_p, c_char_p, ModelParams)
         self.address: int = load(os.fsencode(path), params)
         if not self.address:
-            raise not_loaded(path, self.library, config)
+            raise load_error(path, self.library, config)
         self.vocabulary: int = function("llama_model_get_vocab", c_void_p, c_void_p)(self.address)
         self.vocabulary_size: int = function("llama_vocab_n_tokens", c_int32, c_void_p)(self.vocabulary)
 
-    def says(self, key: str) -> str | None:
+    def metadata(self, key: str) -> str | None:
         """A value of the file's metadata."""
         room = c.create_string_buffer(4096)
         found = self.library.function("llama_model_meta_val_str", c_int32, c_void_p, c_char_p, c_char_p, c_size_t)
@@ -68,12 +67,12 @@ class LoadedModel:
     @property
     def architecture(self) -> str:
         """``llama``, ``qwen3``."""
-        return self.says("general.architecture") or "unknown"
+        return self.metadata("general.architecture") or "unknown"
 
     @property
     def head_size(self) -> int:
         """The length of a head's query."""
-        said = self.says(f"{self.architecture}.attention.key_length")
+        said = self.metadata(f"{self.architecture}.attention.key_length")
         if said is not None:
             return int(said)
         count = self.library.function("llama_model_n_head", c_int32, c_void_p)(self.address)
@@ -82,7 +81,7 @@ class LoadedModel:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """A text as tokens, by the file's own vocabulary."""
-        if self.says("tokenizer.ggml.model") in (None, "none", "no_vocab"):
+        if self.metadata("tokenizer.ggml.model") in (None, "none", "no_vocab"):
             raise CaptureError(f"{printable(self.path)}: has no vocabulary; give --input-ids 1,2,3")
         data = text.encode()
         room = (c_int32 * (len(data) + 8))()
@@ -117,10 +116,10 @@ class GgufModel:
         self._library = loaded.library
         self._architecture = architecture(loaded.architecture)
         self._error: BaseException | None = None
-        self._observer: _Listing | _Watching | None = None
+        self._observer: _NodeLister | _NodeWatcher | None = None
         self._context = self._open(len(tokens.ids) + steps)
         self.following: list[int] = []
-        self.graphs = [self._listed(ids, at) for ids, at in self._inputs()]
+        self.graphs = [self._list_graph(ids, at) for ids, at in self._inputs()]
 
     def layers(self) -> list[str]:
         """The names of all layers, in execution order."""
@@ -132,7 +131,7 @@ class GgufModel:
         for step, (ids, at) in enumerate(self._inputs()):
             if step:
                 watch.next_step()
-            self._observer = _Watching(self, watch, self.graphs[step].calls if calls is None else calls(step), ids)
+            self._observer = _NodeWatcher(self, watch, self.graphs[step].calls if calls is None else calls(step), ids)
             self._decode(ids, at)
             self._observer.finish()
 
@@ -145,7 +144,7 @@ class GgufModel:
             "decode_token_ids": self.following[: self.steps - 1], "config_overrides": dict(loaded.config),
             "flags": {
                 "cache": "float32", "flash_attention": False, "gelu": "by its formula",
-                "file_type": loaded.says("general.file_type"),
+                "file_type": loaded.metadata("general.file_type"),
                 "rope_order": "q and k are written in halves" if self._architecture.has_paired_rope else "halves",
             },
             "model": {"class": loaded.architecture, "file": loaded.path.name},
@@ -166,7 +165,7 @@ class GgufModel:
 
     def _open(self, length: int) -> int:
         params = self._library.context_params()
-        self._callback = EvalCallback(self._seen)  # kept: it is called for as long as the context lives
+        self._callback = EvalCallback(self._on_node)  # kept: it is called for as long as the context lives
         params.cb_eval, params.type_k, params.type_v, params.flash_attn_type = self._callback, F32, F32, 0
         params.n_ctx = params.n_batch = params.n_ubatch = max(length, _LEAST_CONTEXT)
         params.n_threads = params.n_threads_batch = max((os.cpu_count() or 2) // 2, 1)
@@ -185,9 +184,9 @@ class GgufModel:
             at += len(ids)
             ids = (self.following[step],) if step + 1 < self.steps else ()
 
-    def _listed(self, ids: tuple[int, ...], at: int) -> Graph:
+    def _list_graph(self, ids: tuple[int, ...], at: int) -> Graph:
         """Run a step, list its nodes, and settle the token of the next."""
-        self._observer = _Listing(self._library)
+        self._observer = _NodeLister(self._library)
         self._decode(ids, at)
         step = len(self.following)
         given = self.tokens.following
@@ -195,7 +194,7 @@ class GgufModel:
         return self._observer.graph(self._architecture)
 
     def _decode(self, ids: Sequence[int], at: int) -> None:
-        refuse_outside(ids, self.loaded.vocabulary_size)
+        refuse_out_of_range(ids, self.loaded.vocabulary_size)
         count = len(ids)
         numbers = c_int32 * count
         same = (POINTER(c_int32) * count)(*[c.pointer(c_int32(0))] * count)
@@ -219,7 +218,7 @@ class GgufModel:
         memory = self._library.function("llama_get_memory", c_void_p, c_void_p)(self._context)
         self._library.function("llama_memory_clear", None, c_void_p, c.c_bool)(memory, True)
 
-    def _seen(self, address: int, is_asking: bool, _: int | None) -> bool:
+    def _on_node(self, address: int, is_asking: bool, _: int | None) -> bool:
         """Called by llama.cpp. An exception cannot pass through it, and is raised when it returns."""
         if self._error is not None or self._observer is None:
             return False
@@ -237,14 +236,14 @@ class GgufModel:
         if self._is_heads_first(layer, values):
             return values.swapaxes(0, 1)
         is_paired = self._is_paired(layer, tensor, is_input=is_input)
-        return _as_halves(values, self.loaded.head_size) if is_paired else values
+        return as_halves(values, self.loaded.head_size) if is_paired else values
 
     def write(self, layer: str, tensor: Tensor, values: Array, *, is_input: bool = False) -> None:
         """Put values, laid out as in a dump, into a tensor."""
         if self._is_heads_first(layer, values):
             values = values.swapaxes(0, 1)
         elif self._is_paired(layer, tensor, is_input=is_input):
-            values = _as_pairs(values, self.loaded.head_size)
+            values = as_pairs(values, self.loaded.head_size)
         self._library.write(tensor, values)
 
     def _is_paired(self, layer: str, tensor: Tensor, *, is_input: bool) -> bool:
@@ -259,17 +258,7 @@ class GgufModel:
         return self._architecture.has_heads_first and layer.endswith(_HEAD_NORMS) and values.ndim == 3
 
 
-def _as_halves(values: Array, size: int) -> Array:
-    """Within each head, 0 1 2 3 … to 0 2 … 1 3 …."""
-    return values.reshape(*values.shape[:-1], -1, size // 2, 2).swapaxes(-1, -2).reshape(values.shape)
-
-
-def _as_pairs(values: Array, size: int) -> Array:
-    """The reverse."""
-    return values.reshape(*values.shape[:-1], -1, 2, size // 2).swapaxes(-1, -2).reshape(values.shape)
-
-
-class _Listing:
+class _NodeLister:
     """Takes down the nodes of a graph, and lets it run."""
 
     def __init__(self, library: Library) -> None:
@@ -288,7 +277,7 @@ class _Listing:
         return Graph(self._nodes, {address: self._library.tensor(address) for address in read}, kind)
 
 
-class _Watching:
+class _NodeWatcher:
     """Brings what happens in a graph before a watch."""
 
     def __init__(self, model: GgufModel, watch: Watch, calls: Sequence[LayerCall], ids: Sequence[int]) -> None:
@@ -353,10 +342,10 @@ class _Watching:
 
     def _recomputed(self, node: Tensor) -> Array | None:
         """What a node should give that ggml looks up in a table; of its sources now, as it may overwrite them."""
-        if node.op not in (gelu.GELU, gelu.GEGLU) or node.kind != F32:
+        if node.op not in (GELU, GEGLU) or node.kind != F32:
             return None
         sources = [self._library.read(self._library.tensor(address)) for address in node.sources]
-        return gelu.recomputed(node.op, sources, is_swapped=node.is_swapped)
+        return gelu_output(node.op, sources, is_swapped=node.is_swapped)
 
 
 class OperationsModel:

@@ -13,7 +13,7 @@ from ctypes import c_char_p, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
-from tensordiff.capture.engines.llamacpp.library import KvOverride, Library, not_loaded
+from tensordiff.capture.engines.llamacpp.library import KvOverride, Library, load_error
 from tensordiff.errors import CaptureError, printable
 
 _WHOLE, _REAL, _FLAG, _TEXT = range(4)  # the types of overrides
@@ -66,7 +66,7 @@ def _read_types(library: Library, path: Path, keys: Mapping[str, Any]) -> tuple[
     function = library.function
     file = function("gguf_init_from_file", c_void_p, c_char_p, _InitParams)(os.fsencode(path), _InitParams(True, None))
     if not file:
-        raise not_loaded(path, library)
+        raise load_error(path, library)
     find = function("gguf_find_key", c_int64, c_void_p, c_char_p)
     kind_of = function("gguf_get_kv_type", c_int32, c_void_p, c_int64)
     try:

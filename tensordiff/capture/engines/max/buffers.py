@@ -5,13 +5,17 @@ numpy lacks some of MAX's types, and MAX trips over 0-d booleans: those travel a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from max.driver import CPU, Buffer
 from max.dtype import DType
 
+from tensordiff.capture.process.output import Output
 from tensordiff.dump.dtypes import DTYPES, Array
+from tensordiff.dump.model import EntryKey, Origin
+from tensordiff.dump.names import parameter_name
 
 _PLAIN = (
     "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
@@ -36,3 +40,21 @@ def to_buffer(values: Array | None, shape: tuple[int, ...], dtype: DType, device
         return Buffer.from_numpy(array).to(device.to_device())
     bits = Buffer.from_numpy(array.view(f"u{kind.itemsize}"))
     return bits.view(dtype, shape).to(device.to_device())
+
+
+def write_parameters(weights: Mapping[str, Any], output: Output) -> None:
+    """Write all of them, one after the other."""
+    for name, value in weights.items():
+        array = _array(value)
+        if array is None:
+            output.budget.leave_out("its type is not written")
+        else:
+            output.add_parameter(EntryKey(parameter_name(name), 0, 1), array, Origin())
+
+
+def _array(value: Any) -> Array | None:
+    """The values of what MAX calls a DLPack array: a buffer, numpy's, or another library's."""
+    if isinstance(value, np.ndarray):
+        return value if value.dtype.name in DTYPES else None
+    buffer = value if isinstance(value, Buffer) else Buffer.from_dlpack(value)
+    return from_buffer(buffer) if buffer.dtype.name in DTYPES else None

@@ -71,7 +71,7 @@ def checkpoint(target: str, settings: Settings, held: ExitStack) -> Checkpoint:
     config = _read_config(folder)
     if not overrides_of(settings):
         return Checkpoint(folder.resolve(), config)
-    return _linked(folder, config, settings, held)
+    return _with_changed_config(folder, config, settings, held)
 
 
 def overrides_of(settings: Settings) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _linked(folder: Path, config: Mapping[str, Any], settings: Settings, held: ExitStack) -> Checkpoint:
+def _with_changed_config(folder: Path, config: Mapping[str, Any], settings: Settings, held: ExitStack) -> Checkpoint:
     """The config is changed as it is for Hugging Face, so that an override means the same on both sides."""
     linked = Path(held.enter_context(scratch_folder()))
     for path in folder.resolve().iterdir():

@@ -15,24 +15,23 @@ from typing import Any
 
 from max.driver import DeviceSpec, accelerator_api, accelerator_architecture_name
 
+from tensordiff.capture.devices import driver_version
 from tensordiff.capture.engines.hf.tokenizer import tokenizer
 from tensordiff.capture.engines.max import patches
+from tensordiff.capture.engines.max.buffers import write_parameters
 from tensordiff.capture.engines.max.checkpoint import Checkpoint, checkpoint, overrides_of
 from tensordiff.capture.engines.max.inject import run_injected
 from tensordiff.capture.engines.max.model import CompiledModel, encoding, task
 from tensordiff.capture.engines.max.ops import OpsListener
-from tensordiff.capture.engines.max.parameters import write_parameters
 from tensordiff.capture.engines.max.pipeline import ModelOptions, devices
 from tensordiff.capture.engines.max.single_layer import SingleLayerListener, single_layer_model
 from tensordiff.capture.engines.max.sites import SiteValues, StepTensors
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.injection.report import InjectionReport
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import REPLAY, Job, replay_as_injection
 from tensordiff.capture.process.disk_space import check_job_size
 from tensordiff.capture.process.layers import Selection, leaves
-from tensordiff.capture.process.nvidia import driver_version
 from tensordiff.capture.process.output import Output, done, open_output
-from tensordiff.capture.process.replay import REPLAY, replay_as_injection
 from tensordiff.capture.process.tokens import Tokens, tokens
 from tensordiff.capture.settings import Injection, Settings
 from tensordiff.dump import open_dump
@@ -44,7 +43,7 @@ def run(job: Job, tell: Tell) -> Done:
     if job.task == REPLAY:
         job = replay_as_injection(job)
     where = devices(job.settings.device)
-    for note in _unheard(job.settings):
+    for note in _unused_options(job.settings):
         tell(Note(note))
     tell(Phase("loading", job.source.target))
     with ExitStack() as held:
@@ -150,14 +149,14 @@ def _facts(job: Job, found: Checkpoint, asked: Tokens, engine: CompiledModel) ->
         "flags": {"return_logits": "all", "subgraphs": False, "modules": _modules(engine)},
         "model": {"class": found.architecture},
         "weights_hash": found.weights_hash(),
-        **about_gpus(engine.pipeline.devices),
+        **gpu_facts(engine.pipeline.devices),
     }
 
 
 _VENDORS = {"cuda": "NVIDIA", "hip": "AMD", "metal": "Apple"}
 
 
-def about_gpus(loaded: Sequence[Any]) -> dict[str, Any]:
+def gpu_facts(loaded: Sequence[Any]) -> dict[str, Any]:
     """The GPUs among the devices that a model ran on, whoever made them, and their driver: kernels differ.
 
     ``model_name`` was read in max/_core/driver.pyi; no GPU of MAX's runs these tests. MAX tells no version of CUDA or
@@ -188,7 +187,7 @@ def _modules(engine: CompiledModel) -> str:
     return "max.experimental.nn" if engine.options.new_modules else "max.nn"
 
 
-def _unheard(settings: Settings) -> Iterator[str]:
+def _unused_options(settings: Settings) -> Iterator[str]:
     """What is said for both sides and means something to one."""
     if settings.attn_implementation is not None:
         yield "--attn-implementation says nothing to MAX, which has one attention for a device"

@@ -60,72 +60,72 @@ class GraphRecord:
 
     def tap(self, site: GraphSite, value: TensorValue) -> None:
         """Note a value. One that was noted before is given once, under both names; a constant has one name."""
-        if not patches.is_at_top(self.graph):
+        if not patches.is_top_level(self.graph):
             return
-        key = patches.key_of(value)
+        key = patches.value_key(value)
         if key not in self._positions:
             self._positions[key] = len(self.values)
             self._first[key] = site
             self.values.append(value)
-        elif not self.follows_from_inputs(value):
+        elif not self.depends_on_inputs(value):
             return
-        is_number = not value.shape and not self.follows_from_inputs(value)
+        is_number = not value.shape and not self.depends_on_inputs(value)
         self.taps.append(Tap(site, self._positions[key], is_number))
 
-    def add_up(self, terms: Sequence[TensorValue], results: Sequence[TensorValue]) -> None:
+    def note_sum(self, terms: Sequence[TensorValue], results: Sequence[TensorValue]) -> None:
         """Note that GPUs add up terms, and what they get; it has been tapped."""
-        if results and (position := self._positions.get(patches.key_of(results[0]))) is not None:
-            self.sums |= {patches.key_of(term): position for term in terms}
+        if results and (position := self._positions.get(patches.value_key(results[0]))) is not None:
+            self.sums |= {patches.value_key(term): position for term in terms}
 
-    def whole_of(self, tap: Tap) -> tuple[GraphSite, int]:
+    def merged_tap(self, tap: Tap) -> tuple[GraphSite, int]:
         """What a tap is called and which output it is: of a term, the sum that the GPUs themselves computed."""
         shard = tap.site.shard
         if shard is None or shard.role != "term":
             return tap.site, tap.output
-        position = self.sums.get(patches.key_of(self.values[tap.output]))
+        position = self.sums.get(patches.value_key(self.values[tap.output]))
         if position is None:
             return tap.site, tap.output
         return dataclasses.replace(tap.site, shard=dataclasses.replace(shard, role="copy")), position
 
-    def stand_in(self, site: GraphSite, kind: TensorType) -> TensorValue:
+    def placeholder_input(self, site: GraphSite, kind: TensorType) -> TensorValue:
         """A value from outside for one that is not computed; zeros, as nobody asks what it is."""
         self.slots.append(InputSlot(site, kind.dtype, tuple(map(_size, kind.shape)), kind.device, has_flag=False))
         return patches.add_input(self.graph, kind)
 
-    def is_declared(self, value: TensorValue) -> bool:
+    def has_declared_shape(self, value: TensorValue) -> bool:
         """Whether the shape is known from the graph's inputs."""
         return all(_is_known(self.graph, size) for size in value.shape)
 
     def switch(self, site: GraphSite, value: TensorValue) -> TensorValue:
         """The value, or what is given in its site when the graph is run."""
         if why := self._obstacle(value) or _obstacle_of(site):
-            self.fixed.append(FixedInput(site, why, is_constant=not self.follows_from_inputs(value)))
+            self.fixed.append(FixedInput(site, why, is_constant=not self.depends_on_inputs(value)))
             return value
         given = patches.add_input(self.graph, TensorType(value.dtype, value.shape, value.device))
         flag = patches.add_input(self.graph, TensorType(DType.bool, (), value.device))
         shape = tuple(map(_size, value.shape))
-        self.slots.append(InputSlot(site, value.dtype, shape, value.device, self._first.get(patches.key_of(value))))
+        self.slots.append(InputSlot(site, value.dtype, shape, value.device, self._first.get(patches.value_key(value))))
         return ops.where(flag, given, value)
 
-    def keep(self, site: GraphSite, found: object) -> None:
+    def note_fixed(self, site: GraphSite, found: object) -> None:
         """Note an argument that is no tensor and stays the model's own: a cache, mostly."""
         if isinstance(found, Tensor | BufferValue):
             self.fixed.append(FixedInput(site, "a buffer that layers write to, as a cache is"))
         elif found is not None and not isinstance(found, bool | int | float | str):
             self.fixed.append(FixedInput(site, f"a {type(found).__name__}, which is no tensor"))
 
-    def follows_from_inputs(self, value: TensorValue) -> bool:
+    def depends_on_inputs(self, value: TensorValue) -> bool:
         """Whether the value depends on what the graph is run on."""
-        return patches.follows_from_inputs(value, self._live)
+        return patches.depends_on_inputs(value, self._live)
 
     def _obstacle(self, value: TensorValue) -> str:
-        if not patches.is_at_top(self.graph):
+        if not patches.is_top_level(self.graph):
             return "it is computed inside a branch, a loop or a subgraph"
         if not value.dtype.is_float():
             return f"it holds {value.dtype.name}: positions, offsets or indices, not activations"
-        if not self.follows_from_inputs(value):
+        if not self.depends_on_inputs(value):
             return "it is a constant of the model, such as a table of frequencies"
-        if not self.is_declared(value):
+        if not self.has_declared_shape(value):
             return "its shape is computed inside the graph"
         return ""
 
@@ -137,7 +137,7 @@ def _obstacle_of(site: GraphSite) -> str:
 
 
 def _is_known(graph: Graph, size: Any) -> bool:
-    return isinstance(size, StaticDim) or (isinstance(size, SymbolicDim) and patches.declares(graph, size.name))
+    return isinstance(size, StaticDim) or (isinstance(size, SymbolicDim) and patches.has_dimension(graph, size.name))
 
 
 def _size(size: Any) -> int | str:
@@ -204,7 +204,7 @@ class InstrumentedModel:
 
     def captured(self) -> Iterator[tuple[GraphSite, Array]]:
         """What was noted, with the last run's values, in order; a constant number tells nothing of a run."""
-        wholes = (self.record.whole_of(tap) for tap in self.record.taps if not tap.is_number)
+        wholes = (self.record.merged_tap(tap) for tap in self.record.taps if not tap.is_number)
         return ((site, self.run.seen[output]) for site, output in wholes)
 
     def _extra(self, buffers: Sequence[Any]) -> Iterator[Buffer]:

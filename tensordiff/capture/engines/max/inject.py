@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensordiff.capture.engines.max.shards import merged_site, shared_out, slots_by_whole
+from tensordiff.capture.engines.max.shards import merged_site, slots_by_input, split_by_shard
 from tensordiff.capture.engines.max.sites import GraphSite, InputSlot, ModelInputs, SiteValues, StepTensors
 from tensordiff.capture.events import Phase, Tell
 from tensordiff.capture.injection.injector import InjectionPort, Injector, plan_injection
@@ -69,11 +69,11 @@ def _values(
     slots: Iterable[InputSlot],
 ) -> dict[int, dict[GraphSite, Array]]:
     """What to give in a pass, by step."""
-    wholes = slots_by_whole(slots)
+    wholes = slots_by_input(slots)
     values: dict[int, dict[GraphSite, Array]] = {}
     for call, there in ports.items():
         for port, value in injector.inputs(injection_pass, call, there).items():
-            values.setdefault(call.step, {}).update(shared_out(wholes[call.layer, call.call, port], value))
+            values.setdefault(call.step, {}).update(split_by_shard(wholes[call.layer, call.call, port], value))
     return values
 
 

@@ -88,7 +88,7 @@ def _roles(top: Any, whole: Any, rest: str) -> tuple[Role, Role]:
     """What a share takes and gives, by how MAX shards the layer that is shared out, and the one that it lies in."""
     if patches.is_replicated(top):
         return "copy", "copy"
-    split = patches.split_of(whole)
+    split = patches.weight_split(whole)
     if split == "rows":  # of the weights: each GPU has some of the outputs
         return "copy", "columns"
     if split == "columns":
@@ -151,14 +151,14 @@ class Listener:
     def install(self, held: patches.Patches) -> None:
         """Listen until the patches are taken back."""
         for each in list(patches.layer_classes()):
-            held.put(each, "__call__", self._listening(each.__call__))
-        held.put(NewModule, "__call__", self._listening(NewModule.__call__))
-        held.put(Module, "load_state_dict", self._naming(Module.load_state_dict))
+            held.put(each, "__call__", self._wrap_call(each.__call__))
+        held.put(NewModule, "__call__", self._wrap_call(NewModule.__call__))
+        held.put(Module, "load_state_dict", self._wrap_loading(Module.load_state_dict))
         patches.on_stage(held, self.name)
         patches.on_output(held, self._outputs)
-        patches.on_init(held, self._wire)
+        patches.on_init(held, self._instrument)
 
-    def _naming(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_loading(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def load_state_dict(root: Any, *args: Any, **kwargs: Any) -> Any:
             result = plain(root, *args, **kwargs)
             self.name(root)
@@ -171,45 +171,45 @@ class Listener:
         self.names.add_tree(root)
         self.roots.append(root)
 
-    def _listening(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_call(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         shape = inspect.signature(plain)
 
         @wraps(plain)
         def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
             # A class that calls its base's __call__ is one call of one layer.
-            if (self.active and self.active[-1] is layer) or (record := self._book()) is None:
+            if (self.active and self.active[-1] is layer) or (record := self._current_record()) is None:
                 return plain(layer, *args, **kwargs)
             bound = shape.bind(layer, *args, **kwargs)
-            return self._noted(record, plain, layer, bound.args[1:], bound.kwargs)
+            return self._record_call(record, plain, layer, bound.args[1:], bound.kwargs)
 
         return call
 
-    def _noted(
+    def _record_call(
         self, record: GraphRecord, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         name, shard = self.names.of(layer), self.names.shard_of(layer)
         key = record.graph.name, name, shard.number if shard is not None else 0
         self._calls[key] += 1
         at = LayerCall(record, name, self._calls[key], origin_of(type(layer)), shard)
-        return self.called(at, plain, layer, args, kwargs)
+        return self.trace_call(at, plain, layer, args, kwargs)
 
-    def called(
+    def trace_call(
         self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """One call of a layer: its arguments switched and noted, its own code, its results noted."""
-        self.built_so_far(at.record)
-        given = [at.given(f"input_{number}", each) for number, each in enumerate(args)]
-        named = {key: at.given(f"input_{key}", each) for key, each in kwargs.items()}
-        self.begins_anew(at.record)
+        self.note_operations(at.record)
+        given = [at.switched_input(f"input_{number}", each) for number, each in enumerate(args)]
+        named = {key: at.switched_input(f"input_{key}", each) for key, each in kwargs.items()}
+        self.skip_operations(at.record)
         self.active.append(layer)
         try:
             result = plain(layer, *given, **named)
-            self.built_so_far(at.record)
+            self.note_operations(at.record)
         finally:
             self.active.pop()
-        at.gave(result)
-        if patches.adds_up(layer):
-            at.record.add_up(values_in(args[0]), values_in(result))
+        at.record_outputs(result)
+        if patches.is_allreduce(layer):
+            at.record.note_sum(values_in(args[0]), values_in(result))
         return result
 
     def inputs(self) -> ModelInputs:
@@ -222,13 +222,13 @@ class Listener:
     def before_compiling(self, graph: Any) -> None:
         """A graph was built, and is about to be compiled."""
 
-    def built_so_far(self, record: GraphRecord) -> None:
+    def note_operations(self, record: GraphRecord) -> None:
         """What the innermost running layer has built since the last time belongs to it."""
 
-    def begins_anew(self, record: GraphRecord) -> None:
+    def skip_operations(self, record: GraphRecord) -> None:
         """What was built since the last time is ours and nobody's."""
 
-    def _book(self) -> GraphRecord | None:
+    def _current_record(self) -> GraphRecord | None:
         try:
             graph = Graph.current
         except LookupError:
@@ -250,7 +250,7 @@ class Listener:
         record.model_outputs = len(own)
         return [*own, *record.values]
 
-    def _wire(self, name: str, model: Any) -> Any:
+    def _instrument(self, name: str, model: Any) -> Any:
         if (record := self.records.get(name)) is None:
             return model
         self.instrumented.append(InstrumentedModel(model, record))
@@ -270,19 +270,19 @@ class LayerCall:
         """What tells it from other calls: graph, layer, share and number."""
         return self.record.graph.name, self.layer, self.shard.number if self.shard is not None else 0, self.call
 
-    def given(self, port: str, found: Any) -> Any:
+    def switched_input(self, port: str, found: Any) -> Any:
         """The argument as the layer is to see it: with a switch for each tensor that can have one."""
         if is_spread(found):
             role: Role = "term" if self._origin.module_class == "Allreduce" else "copy"
-            return [self._given(self._spread(port, k, len(found), role), each) for k, each in enumerate(found)]
+            return [self._switched(self._spread(port, k, len(found), role), each) for k, each in enumerate(found)]
         if isinstance(found, list) and any(value_of(each) is not None for each in found):
             ports = [port] if len(found) == 1 else [f"{port}_{number}" for number in range(len(found))]
-            return [self.given(name, each) for name, each in zip(ports, found, strict=True)]
-        return self._given(self.site(port), found)
+            return [self.switched_input(name, each) for name, each in zip(ports, found, strict=True)]
+        return self._switched(self.site(port), found)
 
-    def _given(self, site: GraphSite, found: Any) -> Any:
+    def _switched(self, site: GraphSite, found: Any) -> Any:
         if (value := value_of(found)) is None:
-            self.record.keep(site, found)
+            self.record.note_fixed(site, found)
             return found
         switched = self.record.switch(site, value)
         self.record.tap(site, switched)
@@ -290,7 +290,7 @@ class LayerCall:
             return found
         return Tensor.from_graph_value(switched) if isinstance(found, Tensor) else switched
 
-    def gave(self, result: Any) -> None:
+    def record_outputs(self, result: Any) -> None:
         """Note what the layer gave."""
         if is_spread(result):
             for number, value in enumerate(values_in(result)):

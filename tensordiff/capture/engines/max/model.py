@@ -81,12 +81,12 @@ class CompiledModel:
         self._give(given.get(0, {}))
         try:
             for step in self.pipeline.steps(ids, count, following):
-                yield self._noted()
+                yield self._step_tensors()
                 self._give(given.get(step + 1, {}))
         except LayerRan:
-            yield self._noted()
+            yield self._step_tensors()
 
-    def _noted(self) -> StepTensors:
+    def _step_tensors(self) -> StepTensors:
         """All that was noted; what is spread over GPUs is put together."""
         return self.merger.step([noted for each in self.instrumented if each.run.seen for noted in each.captured()])
 
@@ -102,7 +102,7 @@ def patch_max(patched: patches.Patches, options: ModelOptions) -> None:
     if all(device == DeviceSpec.cpu() for device in options.devices):
         patches.collectives_on_cpu(patched)
     if options.is_short:
-        patches.leave_weights_over(patched)
+        patches.ignore_extra_weights(patched)
     if options.encoding == "float32":
         patches.norms_in_float32(patched, "max.pipelines.architectures.gemma3")
 

@@ -34,24 +34,24 @@ class OpsListener(Listener):
         super().name(root)
         self.layer = find_layer(self._asked, self.names.layers())
 
-    def called(
+    def trace_call(
         self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Know when the layer's code runs, and for which time."""
         if at.layer != self.layer:
-            return super().called(at, plain, layer, args, kwargs)
+            return super().trace_call(at, plain, layer, args, kwargs)
         self._running = at.call
         try:
-            return super().called(at, plain, layer, args, kwargs)
+            return super().trace_call(at, plain, layer, args, kwargs)
         finally:
             self._running = 0
 
-    def built_so_far(self, record: GraphRecord) -> None:
+    def note_operations(self, record: GraphRecord) -> None:
         """Note what was built."""
         for operation in self._new(record):
             self._note(record, operation)
 
-    def begins_anew(self, record: GraphRecord) -> None:
+    def skip_operations(self, record: GraphRecord) -> None:
         """Forget what was built."""
         self._new(record)
 
@@ -65,7 +65,7 @@ class OpsListener(Listener):
         innermost = self.active[-1] if self.active else None
         if not self._running or innermost is None or not is_within(self.names.of(innermost), self.layer):
             return
-        results = [each for each in patches.results_of(operation) if record.follows_from_inputs(each)]
+        results = [each for each in patches.results_of(operation) if record.depends_on_inputs(each)]
         if not results:
             return
         number = self._numbers[self._running]

@@ -77,27 +77,27 @@ def add_input(graph: Graph, kind: TensorType) -> TensorValue:
     return Value.from_mlir(_Value._from_cmlir(graph._graph_body.arguments[-1])).tensor
 
 
-def count_inputs_anew(graph: Graph) -> None:
+def refresh_inputs(graph: Graph) -> None:
     """Let ``Graph.output`` name all inputs: the compiler crashes where the names are fewer."""
     graph.__dict__.pop("inputs", None)
 
 
-def is_at_top(graph: Graph) -> bool:
+def is_top_level(graph: Graph) -> bool:
     """Whether operations now go into the graph itself and not into a branch or a loop's body."""
     return bool(graph._current_block == graph._graph_body)
 
 
-def declares(graph: Graph, name: str) -> bool:
+def has_dimension(graph: Graph, name: str) -> bool:
     """Whether a symbolic dimension is one of the graph's inputs'."""
     return name in graph._params
 
 
-def key_of(value: TensorValue) -> object:
+def value_key(value: TensorValue) -> object:
     """What two handles of the same value share."""
     return value._mlir_value
 
 
-def follows_from_inputs(value: TensorValue, known: dict[object, bool]) -> bool:
+def depends_on_inputs(value: TensorValue, known: dict[object, bool]) -> bool:
     """Whether a value depends on what the graph is run on. Weights and tables of frequencies do not."""
     waiting = [value._mlir_value]
     while waiting:
@@ -145,7 +145,7 @@ def on_output(patches: Patches, outputs: Callable[[Graph, Sequence[Any]], Sequen
 
     def output(self: Graph, *own: Any) -> None:
         given = outputs(self, own)
-        count_inputs_anew(self)
+        refresh_inputs(self)
         plain(self, *given)
 
     patches.put(Graph, "output", output)
@@ -216,7 +216,7 @@ def is_replicated(layer: Any) -> bool:
     return strategy is not None and bool(strategy.is_replicate)
 
 
-def split_of(layer: Any) -> str | None:
+def weight_split(layer: Any) -> str | None:
     """Whether the rows or the columns of a layer's weights are shared out; None where it is neither, or not told.
 
     ``stacked`` are the rows of several matrices in one: a device has some of each.
@@ -238,7 +238,7 @@ def _strategy(layer: Any) -> Any:
         return None
 
 
-def adds_up(layer: Any) -> bool:
+def is_allreduce(layer: Any) -> bool:
     """Whether a layer adds up what several devices have."""
     return isinstance(layer, Allreduce)
 
@@ -260,7 +260,7 @@ def without_log_probabilities(patches: Patches) -> None:
     patches.put(InferenceSession, "load", load)
 
 
-def leave_weights_over(patches: Patches) -> None:
+def ignore_extra_weights(patches: Patches) -> None:
     """Let a model take what it needs of a checkpoint that has more, as one of fewer layers does."""
     plain = Module.load_state_dict
 
@@ -277,8 +277,8 @@ def collectives_on_cpu(patches: Patches) -> None:
     patches.put(Signals, "_init_lamport_region", staticmethod(lambda _: None))
     patches.put(Signals, "__init__", _signals_of_any_device)
     patches.put(Allreduce, "__init__", _allreduce_of_no_accelerators)
-    patches.put(ops.allreduce, "sum", _one_is_itself(ops.allreduce.sum))
-    patches.put(ops, "distributed_broadcast", _one_is_enough(ops.distributed_broadcast))
+    patches.put(ops.allreduce, "sum", _sum_of_one(ops.allreduce.sum))
+    patches.put(ops, "distributed_broadcast", _broadcast_to_one(ops.distributed_broadcast))
 
 
 def _signals_of_any_device(self: Signals, devices: Iterable[Any]) -> None:
@@ -290,7 +290,7 @@ def _allreduce_of_no_accelerators(self: Allreduce, num_accelerators: int) -> Non
     self.devices = []
 
 
-def _one_is_itself(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _sum_of_one(plain: Callable[..., Any]) -> Callable[..., Any]:
     def sum_of(inputs: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
         given = list(inputs)
         return given if len(given) == 1 else plain(given, *args, **kwargs)
@@ -298,7 +298,7 @@ def _one_is_itself(plain: Callable[..., Any]) -> Callable[..., Any]:
     return sum_of
 
 
-def _one_is_enough(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _broadcast_to_one(plain: Callable[..., Any]) -> Callable[..., Any]:
     def broadcast(value: Any, signals: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
         given = list(signals)
         return [value] if len(given) == 1 else plain(value, given, *args, **kwargs)

@@ -23,7 +23,7 @@ from max.pipelines.lib import PipelineArgs, PipelineConfig
 from max.pipelines.lib.pipeline_runtime_config import PipelineRuntimeConfig
 from max.pipelines.modeling.types import PipelineTask, RequestID
 
-from tensordiff.capture.devices import check_numbers, parse_device
+from tensordiff.capture.devices import check_gpu_numbers, parse_device
 from tensordiff.capture.engines.max.buffers import from_buffer
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import CaptureError, printable
@@ -34,7 +34,7 @@ def devices(asked: str) -> tuple[DeviceSpec, ...]:
     choice, there = parse_device(asked), accelerator_count()
     if choice.kind == "cpu" or (choice.kind in ("auto", "map") and not there):
         return (DeviceSpec.cpu(),)
-    check_numbers(asked, choice, there)
+    check_gpu_numbers(asked, choice, there)
     if choice.kind in ("cuda", "mps") and accelerator_api() not in _APIS[choice.kind]:
         raise CaptureError(
             f"--device {printable(asked)}: the GPUs that MAX finds here are reached by {accelerator_api()}; "

@@ -123,7 +123,7 @@ def _difference(one: Array, other: Array) -> float:
     return float(np.linalg.norm((b - a)[~same])) / size if not same.all() else 0.0
 
 
-def shared_out(slots: Iterable[InputSlot], value: Array) -> Iterator[tuple[GraphSite, Array]]:
+def split_by_shard(slots: Iterable[InputSlot], value: Array) -> Iterator[tuple[GraphSite, Array]]:
     """A value for the switches of all shards: to each a copy, or its columns."""
     begin = 0
     for slot in sorted(slots, key=lambda slot: slot.site.shard.number if slot.site.shard else 0):
@@ -135,7 +135,7 @@ def shared_out(slots: Iterable[InputSlot], value: Array) -> Iterator[tuple[Graph
         begin = end
 
 
-def slots_by_whole(slots: Iterable[InputSlot]) -> Mapping[tuple[str, int, str], list[InputSlot]]:
+def slots_by_input(slots: Iterable[InputSlot]) -> Mapping[tuple[str, int, str], list[InputSlot]]:
     """The switches of each whole input: one, or one for each shard."""
     found: defaultdict[tuple[str, int, str], list[InputSlot]] = defaultdict(list)
     for slot in slots:

@@ -36,14 +36,14 @@ class TypeListener(Listener):
 
     def __init__(self) -> None:
         super().__init__()
-        self.given: dict[Call, Any] = {}
+        self.output_types: dict[Call, Any] = {}
 
-    def called(
+    def trace_call(
         self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Learn what a call gives."""
-        result = super().called(at, plain, layer, args, kwargs)
-        self.given[at.key] = outline(at.record, result)
+        result = super().trace_call(at, plain, layer, args, kwargs)
+        self.output_types[at.key] = outline(at.record, result)
         return result
 
     def before_compiling(self, graph: Any) -> None:
@@ -55,22 +55,24 @@ class TypeListener(Listener):
 class SingleLayerListener(Listener):
     """Builds the graph of one layer."""
 
-    def __init__(self, asked: str, look: TypeListener) -> None:
+    def __init__(self, asked: str, types: TypeListener) -> None:
         super().__init__()
-        self._look, self.layer = look, find_layer(asked, look.names.layers())
+        self._types, self.layer = types, find_layer(asked, types.names.layers())
 
-    def called(
+    def trace_call(
         self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Run the wanted layer and what is in it; what holds it runs unseen; the rest is a placeholder."""
         if is_within(at.layer, self.layer):
-            return super().called(at, plain, layer, args, kwargs)
-        given = self._look.given.get(at.key, MISSING)
+            return super().trace_call(at, plain, layer, args, kwargs)
+        given = self._types.output_types.get(at.key, MISSING)
         if is_within(self.layer, at.layer) or given is MISSING:
-            return self._unseen(plain, layer, args, kwargs)
+            return self._run_unrecorded(plain, layer, args, kwargs)
         return placeholder(at.record, at, given)
 
-    def _unseen(self, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _run_unrecorded(
+        self, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         self.active.append(layer)
         try:
             return plain(layer, *args, **kwargs)
@@ -85,12 +87,12 @@ class SingleLayerListener(Listener):
 
 def single_layer_model(options: ModelOptions, asked: str, tell: Tell) -> CompiledModel:
     """An engine, not yet entered, that will run one layer of a model and nothing else."""
-    look = TypeListener()
+    types = TypeListener()
     try:
-        with CompiledModel(options, tell, look):
+        with CompiledModel(options, tell, types):
             raise CaptureError(f"{printable(options.folder)}: MAX built no graph with layers in it")
     except TracingDone:
-        return CompiledModel(options, tell, SingleLayerListener(asked, look))
+        return CompiledModel(options, tell, SingleLayerListener(asked, types))
 
 
 MISSING = object()
@@ -99,7 +101,7 @@ MISSING = object()
 def outline(record: GraphRecord, result: Any) -> Any:
     """A result with types in the place of values; ``MISSING`` where a placeholder cannot stand for it."""
     if (value := value_of(result)) is not None:
-        if not record.is_declared(value):
+        if not record.has_declared_shape(value):
             return MISSING
         kind = TensorType(value.dtype, value.shape, value.device)
         return (Tensor, kind) if isinstance(result, Tensor) else kind
@@ -114,9 +116,9 @@ def outline(record: GraphRecord, result: Any) -> Any:
 def placeholder(record: GraphRecord, at: LayerCall, given: Any) -> Any:
     """Values of the types that an outline says."""
     if isinstance(given, TensorType):
-        return record.stand_in(at.site("output"), given)
+        return record.placeholder_input(at.site("output"), given)
     if isinstance(given, tuple) and len(given) == 2 and given[0] is Tensor:
-        return Tensor.from_graph_value(record.stand_in(at.site("output"), given[1]))
+        return Tensor.from_graph_value(record.placeholder_input(at.site("output"), given[1]))
     if isinstance(given, list | tuple):
         return type(given)(placeholder(record, at, each) for each in given)
     return given

@@ -22,11 +22,10 @@ from tensordiff.capture.devices import parse_device
 from tensordiff.capture.engines.hf.tokenizer import tokenizer
 from tensordiff.capture.engines.mlx.model import MlxModel
 from tensordiff.capture.events import Done, Note, Phase, Tell
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import REPLAY, Job
 from tensordiff.capture.process.eager import run_eagerly
-from tensordiff.capture.process.replay import REPLAY
 from tensordiff.capture.process.tokens import tokens
-from tensordiff.capture.settings import Settings, unfit_config
+from tensordiff.capture.settings import Settings, config_hint
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, printable
 
@@ -43,9 +42,8 @@ def run(job: Job, tell: Tell) -> Done:
     tell(Phase("loading", job.source.target))
     folder = _folder(job.source.target, settings)
     model, config = _load(folder, settings)
-    dump = str(job.more["dump"]) if job.task == REPLAY else settings.inject.dump if settings.inject else None
     encode = tokenizer(folder, trust_remote_code=settings.trust_remote_code)
-    asked = tokens(settings, open_dump(Path(dump)) if dump is not None else None, encode)
+    asked = tokens(settings, open_dump(Path(job.reference)) if job.reference is not None else None, encode)
     for note in asked.notes:
         tell(Note(note))
     said = {
@@ -125,7 +123,7 @@ def _way_out(error: Exception, settings: Settings) -> str:
     if said.startswith("Model type") and "not supported" in said:
         return "mlx-lm has no class for it, so it cannot be run here; vllm: runs most embedders"
     if settings.config:
-        return unfit_config(settings.config)
+        return config_hint(settings.config)
     if "parameters not in model" in said or "Missing" in said:
         return "its weights have other names than mlx-lm's class expects; try it with mlx_lm.generate first"
     return "give a folder with config.json and model.safetensors"

@@ -23,7 +23,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from tensordiff.capture.engines.mlx.arrays import find_arrays, replace_arrays, to_mlx, to_numpy
 from tensordiff.capture.process.eager import Watch
 from tensordiff.capture.process.layers import ROOT
-from tensordiff.capture.process.tokens import Tokens, refuse_outside
+from tensordiff.capture.process.tokens import Tokens, refuse_out_of_range
 from tensordiff.capture.quantization import quantization_facts
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Origin
@@ -76,13 +76,13 @@ class WatchedModules:
         def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self.watch is None:
                 return call(module, *args, **kwargs)
-            args, kwargs = _seen_inputs(self.watch, layer, origin, args, kwargs)
+            args, kwargs = _watch_inputs(self.watch, layer, origin, args, kwargs)
             _refuse_rows_outside(layer, module, args)
             given = call(module, *args, **kwargs)
             if factor is None:
-                return _seen_outputs(self.watch, layer, given)
+                return _watch_outputs(self.watch, layer, given)
             scaled = given * factor
-            seen = _seen_outputs(self.watch, layer, scaled)
+            seen = _watch_outputs(self.watch, layer, scaled)
             return given if seen is scaled else seen / factor
 
         return watched
@@ -93,7 +93,7 @@ def _refuse_rows_outside(layer: str, module: nn.Module, args: Sequence[Any]) -> 
     is_table = isinstance(module, nn.Embedding | nn.QuantizedEmbedding) and args and isinstance(args[0], mx.array)
     if is_table and mx.issubdtype(args[0].dtype, mx.integer):
         what = "position" if layer.endswith(_POSITIONS) else "token"
-        refuse_outside(args[0].reshape(-1).tolist(), module.weight.shape[0], what)
+        refuse_out_of_range(args[0].reshape(-1).tolist(), module.weight.shape[0], what)
 
 
 def _factor(module: nn.Module) -> float | None:
@@ -102,13 +102,13 @@ def _factor(module: nn.Module) -> float | None:
     return scaling(module.args.hidden_size) if scaling is not None and hasattr(module, "embed_tokens") else None
 
 
-def _seen_inputs(
+def _watch_inputs(
     watch: Watch, layer: str, origin: Origin, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
     ports = {port: array for number, value in enumerate(args) for port, array in find_arrays(value, f"input_{number}")}
     for name, value in kwargs.items():
         ports |= dict(find_arrays(value, f"input_{name}"))
-    new = _see(
+    new = _show(
         lambda arrays: watch.inputs(layer, arrays, origin), ports, {"input_0": _ROOT_INPUT} if layer == ROOT else {}
     )
     if not new:
@@ -119,13 +119,13 @@ def _seen_inputs(
     )
 
 
-def _seen_outputs(watch: Watch, layer: str, given: Any) -> Any:
+def _watch_outputs(watch: Watch, layer: str, given: Any) -> Any:
     ports = dict(find_arrays(given, "output"))
-    new = _see(lambda arrays: watch.outputs(layer, arrays), ports, {"output": _ROOT_OUTPUT} if layer == ROOT else {})
+    new = _show(lambda arrays: watch.outputs(layer, arrays), ports, {"output": _ROOT_OUTPUT} if layer == ROOT else {})
     return replace_arrays(given, "output", new) if new else given
 
 
-def _see(
+def _show(
     see: Callable[[dict[str, Array]], dict[str, Array]], ports: Mapping[str, mx.array], renamed: Mapping[str, str]
 ) -> dict[str, mx.array]:
     """Show arrays to a watch; those that it replaces, by port."""

@@ -16,22 +16,28 @@ import onnxruntime
 
 from tensordiff.capture.engines.onnx import facts as run_facts
 from tensordiff.capture.engines.onnx.failures import NodeFailure
-from tensordiff.capture.engines.onnx.graph import Graph, Kind, Known, infer
+from tensordiff.capture.engines.onnx.graph import Graph, Kind, ValueInfo, infer
 from tensordiff.capture.engines.onnx.inject import InjectedGraph
 from tensordiff.capture.engines.onnx.inputs import GraphInputs, make_inputs
 from tensordiff.capture.engines.onnx.layers import Call, find_calls, with_neighbours
 from tensordiff.capture.engines.onnx.model import Model, load, seed
-from tensordiff.capture.engines.onnx.parameters import parameter_bytes, write_parameters
 from tensordiff.capture.engines.onnx.ports import Port, Ports, ops_of
 from tensordiff.capture.engines.onnx.scopes import Scope, scopes
 from tensordiff.capture.engines.onnx.session import GraphRunner, placement
-from tensordiff.capture.engines.onnx.writing import PortWriter, ValueReader, optimized, remaining_ports, size_of
+from tensordiff.capture.engines.onnx.writing import (
+    PortWriter,
+    ValueReader,
+    optimized,
+    parameter_bytes,
+    remaining_ports,
+    size_of,
+    write_parameters,
+)
 from tensordiff.capture.events import Done, Note, Phase, Tell
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import REPLAY, Job, replay_as_injection
 from tensordiff.capture.process.disk_space import check_job_size
 from tensordiff.capture.process.layers import Selection, find_layer
-from tensordiff.capture.process.output import done, open_output, where_it_lies
-from tensordiff.capture.process.replay import REPLAY, replay_as_injection
+from tensordiff.capture.process.output import done, open_output, partial_dump_clause
 from tensordiff.capture.settings import Injection, Settings
 from tensordiff.dump import Dump, open_dump
 from tensordiff.errors import CaptureError, printable
@@ -46,14 +52,14 @@ def run(job: Job, tell: Tell) -> Done:
         job = replay_as_injection(job)
     tell(Phase("loading", job.source.target))
     reference = open_dump(Path(job.settings.inject.dump)) if job.settings.inject else None
-    subject = Subject.of(job, reference, tell)
+    loaded = LoadedGraph.of(job, reference, tell)
     if job.settings.inject is not None:
-        return _capture_injected(job, job.settings.inject, subject, tell)
-    return _capture(job, subject, tell)
+        return _capture_injected(job, job.settings.inject, loaded, tell)
+    return _capture(job, loaded, tell)
 
 
 @dataclass(frozen=True)
-class Subject:
+class LoadedGraph:
     """A model, what it is given, and the layers in it."""
 
     model: Model
@@ -63,7 +69,7 @@ class Subject:
     root: Call
 
     @classmethod
-    def of(cls, job: Job, reference: Dump | None, tell: Tell) -> Subject:
+    def of(cls, job: Job, reference: Dump | None, tell: Tell) -> LoadedGraph:
         """What a job is about."""
         settings = job.settings
         placed = placement(settings.device, onnxruntime.get_available_providers(), exact=settings.deterministic)
@@ -104,65 +110,65 @@ class Subject:
         }
 
 
-def _measured(runner: GraphRunner) -> dict[str, Known]:
+def _measured(runner: GraphRunner) -> dict[str, ValueInfo]:
     """What shape inference could not tell, from a run that keeps nothing."""
     graph = runner.graph
     values = (name for node in graph.nodes for name in node.output if name and graph.kind(name) is not Kind.CONSTANT)
-    unknown = [name for name in values if graph.about(name).nbytes is None]
+    unknown = [name for name in values if graph.info(name).nbytes is None]
     try:
         return runner.shapes(unknown) if unknown else {}
     except NodeFailure:
         return {}  # the run proper will stop there too, and say so
 
 
-def _capture(job: Job, subject: Subject, tell: Tell) -> Done:
+def _capture(job: Job, loaded: LoadedGraph, tell: Tell) -> Done:
     """Run a graph once, and write what its layers were given and gave."""
-    ports = _wanted(job, subject, tell)
-    more = parameter_bytes(subject.model) if job.settings.weights else 0
-    _tell_size(job, subject, size_of(ports, ValueReader(subject.runner)) + more, tell)
-    with open_output(job, FRAMEWORK) as output, _reading(job, subject) as reading:
-        tell(Phase("running", f"{len(subject.runner.graph.nodes)} nodes"))
-        there = remaining_ports(ports, subject.runner.graph, reading)
+    ports = _wanted(job, loaded, tell)
+    more = parameter_bytes(loaded.model) if job.settings.weights else 0
+    _tell_size(job, loaded, size_of(ports, ValueReader(loaded.runner)) + more, tell)
+    with open_output(job, FRAMEWORK) as output, _reading(job, loaded) as reading:
+        tell(Phase("running", f"{len(loaded.runner.graph.nodes)} nodes"))
+        there = remaining_ports(ports, loaded.runner.graph, reading)
         fused = [f"{len(ports) - len(there)} tensors are not there in the optimized graph"] if there != ports else []
         try:
-            with _stopping(job):
+            with _node_failures(job):
                 PortWriter(reading, output, tell).write(there)
         finally:
-            output.facts |= subject.facts(job.settings)
+            output.facts |= loaded.facts(job.settings)
         if job.settings.weights:
             tell(Phase("writing weights"))
-            write_parameters(subject.model, output)
+            write_parameters(loaded.model, output)
         tell(Phase("writing"))
         notes = [*fused, *output.budget.notes()]
-        output.facts |= {"weights_hash": run_facts.weights_hash(subject.model), "notes": notes or None}
+        output.facts |= {"weights_hash": run_facts.weights_hash(loaded.model), "notes": notes or None}
     return done(job, output, output.facts, tell)
 
 
-def _reading(job: Job, subject: Subject) -> AbstractContextManager[ValueReader]:
+def _reading(job: Job, loaded: LoadedGraph) -> AbstractContextManager[ValueReader]:
     """The graph as it was exported, unless it is wanted as onnxruntime optimizes it."""
-    return optimized(subject.runner) if job.settings.optimized else nullcontext(ValueReader(subject.runner))
+    return optimized(loaded.runner) if job.settings.optimized else nullcontext(ValueReader(loaded.runner))
 
 
-def _capture_injected(job: Job, injection: Injection, subject: Subject, tell: Tell) -> Done:
+def _capture_injected(job: Job, injection: Injection, loaded: LoadedGraph, tell: Tell) -> Done:
     """Run a graph on the inputs of another run, and write it down."""
-    layer = find_layer(str(job.more["layer"]), subject.layers) if job.task == REPLAY else None
+    layer = find_layer(str(job.more["layer"]), loaded.layers) if job.task == REPLAY else None
     selection = Selection.from_settings(job.settings)
     if layer is not None:
         injection, selection = replace(injection, at=layer), Selection.only(layer)
-    ports = subject.ports
-    injected = InjectedGraph(injection, subject.runner, subject.root, ports)
-    _tell_size(job, subject, size_of(_selected(ports, selection), ValueReader(subject.runner)), tell)
+    ports = loaded.ports
+    injected = InjectedGraph(injection, loaded.runner, loaded.root, ports)
+    _tell_size(job, loaded, size_of(_selected(ports, selection), ValueReader(loaded.runner)), tell)
     with open_output(job, FRAMEWORK) as output:
         try:
             for reading, written in injected.readings(tell):
                 output.begin_pass()
-                with _stopping(job):
+                with _node_failures(job):
                     PortWriter(reading, output, tell, injected.report.names).write(_selected(written, selection))
         finally:
-            output.facts |= subject.facts(job.settings)
+            output.facts |= loaded.facts(job.settings)
         output.order = [port.key for port in ports]
         notes = [injected.report.sentence(), *output.budget.notes()]
-        output.facts |= {"weights_hash": run_facts.weights_hash(subject.model), "notes": notes}
+        output.facts |= {"weights_hash": run_facts.weights_hash(loaded.model), "notes": notes}
         output.facts["injection"] = injected.report.as_json(injection)
     replayed = {} if layer is None else {"layer": injected.report.reference_layer(layer)}
     return done(job, output, output.facts | replayed, tell)
@@ -172,28 +178,28 @@ def _selected(ports: Sequence[Port], selection: Selection) -> list[Port]:
     return [port for port in ports if selection.takes(port.call.layer, port.port, is_leaf=not port.call.parts)]
 
 
-def _wanted(job: Job, subject: Subject, tell: Tell) -> list[Port]:
+def _wanted(job: Job, loaded: LoadedGraph, tell: Tell) -> list[Port]:
     if job.settings.ops is not None:
-        layer, found = ops_of(subject.runner.graph, subject.root, subject.scopes, job.settings.ops)
+        layer, found = ops_of(loaded.runner.graph, loaded.root, loaded.scopes, job.settings.ops)
         tell(Note(f"{len({port.call for port in found})} operations in {printable(layer)}"))
         return found
-    return _selected(subject.ports, Selection.from_settings(job.settings))
+    return _selected(loaded.ports, Selection.from_settings(job.settings))
 
 
-def _tell_size(job: Job, subject: Subject, nbytes: int, tell: Tell) -> None:
+def _tell_size(job: Job, loaded: LoadedGraph, nbytes: int, tell: Tell) -> None:
     """Say what is about to run and how much will be written; refuses where that will not fit."""
-    model_facts = run_facts.about_model(subject.model, subject.root)
-    tell(Note(f"{printable(model_facts['class'] or 'a graph')}, {printable(subject.model.path)}"))
+    model_facts = run_facts.about_model(loaded.model, loaded.root)
+    tell(Note(f"{printable(model_facts['class'] or 'a graph')}, {printable(loaded.model.path)}"))
     check_job_size(job, nbytes, tell)
 
 
 @contextmanager
-def _stopping(job: Job) -> Iterator[None]:
+def _node_failures(job: Job) -> Iterator[None]:
     """A node that cannot be computed ends the run; what was reached is there."""
     try:
         yield
     except NodeFailure as stopped:
-        raise CaptureError(f"{stopped}{where_it_lies(job)}") from stopped
+        raise CaptureError(f"{stopped}{partial_dump_clause(job)}") from stopped
 
 
 def _refuse_fused(job: Job) -> None:

@@ -15,10 +15,10 @@ from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.numpy_helper import to_array
 
+from tensordiff.capture.devices import card_model, driver_version
 from tensordiff.capture.engines.onnx.layers import Call
 from tensordiff.capture.engines.onnx.model import Model, external, is_outside
 from tensordiff.capture.engines.onnx.session import CUDA, GraphRunner
-from tensordiff.capture.process.nvidia import card_model, driver_version
 
 _HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
 

@@ -35,7 +35,7 @@ class Kind(IntEnum):
     """What is in the inputs."""
 
 
-class Known(NamedTuple):
+class ValueInfo(NamedTuple):
     """What is known of a value before it is computed."""
 
     dtype: DType | None = None
@@ -49,11 +49,11 @@ class Known(NamedTuple):
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
-UNKNOWN = Known()
+UNKNOWN = ValueInfo()
 
 
 @dataclass(frozen=True)
-class Wires:
+class NodeLinks:
     """Nodes in execution order, and which reads what."""
 
     nodes: tuple[NodeProto, ...]
@@ -63,7 +63,7 @@ class Wires:
     """The node that makes a value; none makes inputs and weights."""
 
     @classmethod
-    def of(cls, nodes: Iterable[NodeProto]) -> Wires:
+    def of(cls, nodes: Iterable[NodeProto]) -> NodeLinks:
         """Look at nodes."""
         found = tuple(nodes)
         read = tuple(tuple(dict.fromkeys(reads(node))) for node in found)
@@ -84,7 +84,7 @@ class Wires:
 class Graph:
     """The outermost graph of a model. Values are meant by their first name, see ``same``."""
 
-    wires: Wires
+    links: NodeLinks
     inputs: tuple[str, ...]
     outputs: Mapping[str, str]
     """The values that the graph gives, by the name it gives them under."""
@@ -92,30 +92,30 @@ class Graph:
     """Second names, and the value each is."""
     readers: Mapping[str, tuple[int, ...]]
     kinds: Mapping[str, Kind]
-    known: Mapping[str, Known]
+    known: Mapping[str, ValueInfo]
 
     @classmethod
-    def of(cls, model: Model, known: Mapping[str, Known]) -> Graph:
+    def of(cls, model: Model, known: Mapping[str, ValueInfo]) -> Graph:
         """Read a model's graph; ``known`` is what could be told of its values."""
-        wires, inputs = Wires.of(model.nodes), tuple(each.name for each in model.inputs)
-        same = _second_names(wires.nodes, known)
+        links, inputs = NodeLinks.of(model.nodes), tuple(each.name for each in model.inputs)
+        same = _second_names(links.nodes, known)
         outputs = {name: same.get(name, name) for name in model.outputs}
-        return cls(wires, inputs, outputs, same, _readers(wires, same), _kinds(wires, inputs), known)
+        return cls(links, inputs, outputs, same, _readers(links, same), _kinds(links, inputs), known)
 
     @property
     def nodes(self) -> tuple[NodeProto, ...]:
         """The nodes in execution order."""
-        return self.wires.nodes
+        return self.links.nodes
 
     @property
     def reads(self) -> tuple[tuple[str, ...], ...]:
         """What each node reads, as it is called there."""
-        return self.wires.reads
+        return self.links.reads
 
     @property
     def maker(self) -> Mapping[str, int]:
         """The node that makes a value."""
-        return self.wires.maker
+        return self.links.maker
 
     def value(self, name: str) -> str:
         """A value by its first name."""
@@ -125,17 +125,17 @@ class Graph:
         """What a value follows from."""
         return self.kinds.get(value, Kind.CONSTANT)
 
-    def taken(self, k: int) -> list[str]:
+    def data_reads(self, k: int) -> list[str]:
         """The values that a node reads for what is in them."""
         return [] if self.nodes[k].op_type in _ASKING else [self.value(name) for name in self.reads[k]]
 
-    def about(self, value: str) -> Known:
+    def info(self, value: str) -> ValueInfo:
         """What is known of a value."""
         return self.known.get(value, UNKNOWN)
 
-    def flows(self, value: str) -> bool:
+    def is_activation(self, value: str) -> bool:
         """Whether a value is worth a look: no weight, and no length or index that only says how others are laid out."""
-        kind, known = self.kind(value), self.about(value)
+        kind, known = self.kind(value), self.info(value)
         if kind is not Kind.SHAPE:
             return kind is Kind.DATA
         is_number = known.dtype is None or is_float(known.dtype)
@@ -151,7 +151,7 @@ def reads(node: NodeProto) -> Iterator[str]:
         yield from (name for each in inner.node for name in reads(each) if name not in own)
 
 
-def _second_names(nodes: Iterable[NodeProto], known: Mapping[str, Known]) -> dict[str, str]:
+def _second_names(nodes: Iterable[NodeProto], known: Mapping[str, ValueInfo]) -> dict[str, str]:
     same: dict[str, str] = {}
     for node in nodes:
         if _changes_nothing(node, known):
@@ -159,7 +159,7 @@ def _second_names(nodes: Iterable[NodeProto], known: Mapping[str, Known]) -> dic
     return same
 
 
-def _changes_nothing(node: NodeProto, known: Mapping[str, Known]) -> bool:
+def _changes_nothing(node: NodeProto, known: Mapping[str, ValueInfo]) -> bool:
     if node.domain not in ("", "ai.onnx") or node.op_type not in ("Identity", "Cast"):
         return False
     if node.op_type == "Identity":
@@ -168,19 +168,19 @@ def _changes_nothing(node: NodeProto, known: Mapping[str, Known]) -> bool:
     return before is not None and before == known.get(node.output[0], UNKNOWN).dtype
 
 
-def _readers(wires: Wires, same: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+def _readers(links: NodeLinks, same: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
     """Who reads a value, under any name; who only gives it a second name, or asks for its shape, does not read it."""
     readers: dict[str, list[int]] = defaultdict(list)
-    for k, (node, names) in enumerate(zip(wires.nodes, wires.reads, strict=True)):
+    for k, (node, names) in enumerate(zip(links.nodes, links.reads, strict=True)):
         if node.op_type not in _ASKING and not any(name in same for name in node.output):
             for name in dict.fromkeys(same.get(name, name) for name in names):
                 readers[name].append(k)
     return {name: tuple(found) for name, found in readers.items()}
 
 
-def _kinds(wires: Wires, inputs: Iterable[str]) -> dict[str, Kind]:
+def _kinds(links: NodeLinks, inputs: Iterable[str]) -> dict[str, Kind]:
     kinds = dict.fromkeys(inputs, Kind.DATA)
-    for node, names in zip(wires.nodes, wires.reads, strict=True):
+    for node, names in zip(links.nodes, links.reads, strict=True):
         kind = max((kinds.get(name, Kind.CONSTANT) for name in names), default=Kind.CONSTANT)
         if node.op_type in _ASKING:
             kind = min(kind, Kind.SHAPE)
@@ -193,7 +193,7 @@ def _kinds(wires: Wires, inputs: Iterable[str]) -> dict[str, Kind]:
 _SMALL = 1024  # elements of a weight that shape inference may want to read
 
 
-def infer(model: Model, given: Mapping[str, tuple[int, ...]]) -> dict[str, Known]:
+def infer(model: Model, given: Mapping[str, tuple[int, ...]]) -> dict[str, ValueInfo]:
     """Types and shapes of all values, as far as they can be told from the inputs' shapes."""
     light = _without_weights(model)
     for each in light.graph.input:
@@ -203,7 +203,7 @@ def infer(model: Model, given: Mapping[str, tuple[int, ...]]) -> dict[str, Known
     except (shape_inference.InferenceError, DecodeError, EncodeError, ValueError, RuntimeError):
         found = light  # less is known then, and a run will tell
     told = (*found.graph.input, *found.graph.value_info)
-    weights = {each.name: Known(_dtype(each.data_type), tuple(each.dims)) for each in model.weights}
+    weights = {each.name: ValueInfo(_dtype(each.data_type), tuple(each.dims)) for each in model.weights}
     return weights | {each.name: _known(each) for each in told}
 
 
@@ -232,11 +232,11 @@ def _set_shape(about: ValueInfoProto, shape: tuple[int, ...]) -> None:
         dims.add().dim_value = length
 
 
-def _known(about: ValueInfoProto) -> Known:
+def _known(about: ValueInfoProto) -> ValueInfo:
     if not about.type.HasField("tensor_type"):
         return UNKNOWN
     tensor = about.type.tensor_type
-    return Known(_dtype(tensor.elem_type), _shape(tensor))
+    return ValueInfo(_dtype(tensor.elem_type), _shape(tensor))
 
 
 def _shape(tensor: Any) -> tuple[int, ...] | None:

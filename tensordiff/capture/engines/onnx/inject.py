@@ -13,7 +13,7 @@ from functools import partial
 from onnx import NodeProto
 from onnx.helper import np_dtype_to_tensor_dtype
 
-from tensordiff.capture.engines.onnx.graph import Graph, Wires
+from tensordiff.capture.engines.onnx.graph import Graph, NodeLinks
 from tensordiff.capture.engines.onnx.layers import Call
 from tensordiff.capture.engines.onnx.model import subgraphs
 from tensordiff.capture.engines.onnx.ports import Port
@@ -28,9 +28,9 @@ from tensordiff.dump import Entry
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import EntryKey, Spec
 
-Puts = Mapping[tuple[Call, str], str]
+Replacements = Mapping[tuple[Call, str], str]
 """What is read instead, by the call and the value it is put in for."""
-Around = tuple[Call, ...]
+CallPath = tuple[Call, ...]
 """Calls within each other, the outermost first."""
 
 
@@ -38,16 +38,16 @@ Around = tuple[Call, ...]
 class Nesting:
     """Which calls are around what."""
 
-    of_call: Mapping[Call, Around]
+    of_call: Mapping[Call, CallPath]
     """Itself included."""
-    of_node: Mapping[int, Around]
+    of_node: Mapping[int, CallPath]
 
     @classmethod
     def of(cls, root: Call) -> Nesting:
         """Look at a whole model."""
-        of_call: dict[Call, Around] = {}
-        of_node: dict[int, Around] = {}
-        waiting: list[tuple[Call, Around]] = [(root, ())]
+        of_call: dict[Call, CallPath] = {}
+        of_node: dict[int, CallPath] = {}
+        waiting: list[tuple[Call, CallPath]] = [(root, ())]
         while waiting:
             call, above = waiting.pop()
             around = of_call[call] = (*above, call)
@@ -62,8 +62,8 @@ class Rewired:
 
     graph: Graph
     nesting: Nesting
-    inputs: Puts = field(default_factory=dict)
-    outputs: Puts = field(default_factory=dict)
+    inputs: Replacements = field(default_factory=dict)
+    outputs: Replacements = field(default_factory=dict)
 
     def name_of(self, port: Port) -> str:
         """What a port's tensor is called in this graph."""
@@ -71,9 +71,9 @@ class Rewired:
             return put
         return self._seen(port.value, self.nesting.of_call[port.call])
 
-    def wires(self) -> Wires:
+    def links(self) -> NodeLinks:
         """The nodes, reading what they are to read."""
-        return Wires.of(self._node(k, node) for k, node in enumerate(self.graph.nodes))
+        return NodeLinks.of(self._node(k, node) for k, node in enumerate(self.graph.nodes))
 
     def _node(self, k: int, node: NodeProto) -> NodeProto:
         around = self.nesting.of_node[k]
@@ -82,7 +82,7 @@ class Rewired:
         changed = {name: other for name, other in read.items() if name != other}
         return _renamed(node, changed) if changed else node
 
-    def _seen(self, value: str, around: Around) -> str:
+    def _seen(self, value: str, around: CallPath) -> str:
         """What stands in a value's place for who is within these calls."""
         maker = self.graph.maker.get(value)
         made = () if maker is None else self.nesting.of_node[maker]
@@ -137,7 +137,7 @@ class InjectedGraph:
         inputs = self._replace(partial(self._injector.inputs, injection_pass), self._by_call(is_input=True), feeds)
         outputs = self._replace(partial(self._injector.outputs, injection_pass), self._by_call(is_input=False), feeds)
         rewired = Rewired(self._runner.graph, self._nesting, inputs, outputs)
-        return ValueReader(self._runner, rewired.wires(), feeds, rewired.name_of)
+        return ValueReader(self._runner, rewired.links(), feeds, rewired.name_of)
 
     def _by_call(self, *, is_input: bool) -> dict[Call, list[Port]]:
         calls: dict[Call, list[Port]] = {}
@@ -161,7 +161,7 @@ class InjectedGraph:
 
 
 def _spec(graph: Graph, port: Port) -> Spec | None:
-    dtype, shape = graph.about(port.value)
+    dtype, shape = graph.info(port.value)
     return None if dtype is None or shape is None else Spec(shape, dtype)
 
 

@@ -18,8 +18,9 @@ import numpy as np
 from onnx import ValueInfoProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from tensordiff.capture.engines.hf.tokenizer import has_tokenizer
 from tensordiff.capture.engines.onnx.model import Model
-from tensordiff.capture.engines.onnx.ports import spelled
+from tensordiff.capture.engines.onnx.ports import port_word
 from tensordiff.capture.engines.onnx.session import Feed
 from tensordiff.capture.settings import PROMPT, Settings, prompt_text
 from tensordiff.dump import Dump, Entry, open_dump
@@ -65,7 +66,7 @@ class DeclaredInput(NamedTuple):
         return len(self.dims) == len(shape) and all(isinstance(dim, str) or dim == length for dim, length in pairs)
 
 
-def wanted_of(about: ValueInfoProto, path: Path) -> DeclaredInput:
+def declared_input(about: ValueInfoProto, path: Path) -> DeclaredInput:
     """An input as its graph declares it; raises a sentence where it is no tensor."""
     if not about.type.HasField("tensor_type"):
         kind = about.type.WhichOneof("value") or "value of unknown type"
@@ -126,22 +127,15 @@ def could_be_tokens(each: DeclaredInput) -> bool:
     return each.dtype.kind in "iu" and each.rank in (None, 1, 2) and not is_companion(each.name)
 
 
-_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
-
-
-def beside(path: Path) -> Path | None:
+def tokenizer_folder(path: Path) -> Path | None:
     """The folder that holds a tokenizer: the model's, or the one above where that is called ``onnx``."""
     folders = (path.parent, path.parent.parent) if path.parent.name == "onnx" else (path.parent,)
-    return next((folder for folder in folders if any(map(_is_of_tokenizer, folder.iterdir()))), None)
-
-
-def _is_of_tokenizer(path: Path) -> bool:
-    return path.name.startswith(_FILES) or path.suffix == ".model"
+    return next((folder for folder in folders if has_tokenizer(folder)), None)
 
 
 def load_tokenizer(path: Path, settings: Settings) -> Any:
     """The tokenizer that lies beside a model; None where there is none."""
-    folder = beside(path)
+    folder = tokenizer_folder(path)
     if folder is None:
         return None
     try:
@@ -175,8 +169,8 @@ class GraphInputs:
 
 def make_inputs(model: Model, settings: Settings, reference: Dump | None) -> GraphInputs:
     """What to give a graph, as the settings say."""
-    wanted = {each.name: wanted_of(each, model.path) for each in model.inputs}
-    made = _Making(model.path, wanted, settings)
+    wanted = {each.name: declared_input(each, model.path) for each in model.inputs}
+    made = _InputBuilder(model.path, wanted, settings)
     made.from_file()
     made.from_tokens()
     if reference is not None:
@@ -189,7 +183,7 @@ def make_inputs(model: Model, settings: Settings, reference: Dump | None) -> Gra
     return GraphInputs(feeds, made.prompt, made.token_ids(), tuple(made.notes))
 
 
-class _Making:
+class _InputBuilder:
     """Inputs on their way."""
 
     def __init__(self, path: Path, wanted: Mapping[str, DeclaredInput], settings: Settings) -> None:
@@ -268,12 +262,14 @@ class _Making:
 
     def _matched(self, offered: Mapping[str, Entry]) -> tuple[dict[str, Array], list[str]]:
         """Arrays by the input they are for, and the names of those that are for none."""
-        names = {name: said for name in self.wanted if (said := name if name in offered else spelled(name)) in offered}
+        names = {
+            name: said for name in self.wanted if (said := name if name in offered else port_word(name)) in offered
+        }
         over = [name for name in offered if name not in names.values()]
         if not names:
             names = _by_position(list(self.wanted), over) or _by_position(self._main(), over)
             over = [] if names else over
-        return {name: offered[said].read() for name, said in names.items()}, over
+        return {name: offered[spelling].read() for name, spelling in names.items()}, over
 
     def _main(self) -> list[str]:
         """Inputs that cannot be made up."""
@@ -284,7 +280,7 @@ class _Making:
     def from_default_prompt(self) -> None:
         """The same prompt as for every other framework, where nothing was said and there is a tokenizer."""
         name = self._ids_name()
-        if name is not None and name not in self.arrays and not self._has_embeddings() and beside(self.path):
+        if name is not None and name not in self.arrays and not self._has_embeddings() and tokenizer_folder(self.path):
             self._take_text(PROMPT)
             self.notes.append(f"no prompt was given, so it is: {PROMPT}")
 

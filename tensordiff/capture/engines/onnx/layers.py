@@ -52,7 +52,7 @@ class Call:
 def find_calls(graph: Graph, found: Sequence[Scope]) -> Call:
     """The whole model as a call, with all calls in it."""
     if any(scope.modules for scope in found):
-        return _Modules(graph, found).root()
+        return _CallFinder(graph, found).root()
     return _by_node(graph, found)
 
 
@@ -60,10 +60,10 @@ def with_neighbours(graph: Graph, found: Sequence[Scope]) -> list[Scope]:
     """A node that says nothing of where it comes from lies in the module that all around it lie in."""
     scopes = list(found)
     for k, scope in enumerate(found):
-        if not scope.is_said:
-            makers = [graph.maker[name] for name in graph.taken(k) if name in graph.maker]
+        if not scope.is_known:
+            makers = [graph.maker[name] for name in graph.data_reads(k) if name in graph.maker]
             readers = [reader for name in graph.nodes[k].output for reader in graph.readers.get(name, ())]
-            near = [[scopes[other] for other in others if scopes[other].is_said] for others in (makers, readers)]
+            near = [[scopes[other] for other in others if scopes[other].is_known] for others in (makers, readers)]
             scopes[k] = _common(scope, near[0] + near[1]) if all(near) else scope
     return scopes
 
@@ -75,11 +75,11 @@ def _common(scope: Scope, near: Sequence[Scope]) -> Scope:
         depth += 1
     one = near[0]
     return scope._replace(
-        modules=one.modules[:depth], classes=one.classes[:depth], marks=one.marks[:depth], is_said=True
+        modules=one.modules[:depth], classes=one.classes[:depth], marks=one.marks[:depth], is_known=True
     )
 
 
-class _Modules:
+class _CallFinder:
     """Puts nodes together to calls, from the outside in: a part belongs to one call of what holds it."""
 
     def __init__(self, graph: Graph, found: Sequence[Scope]) -> None:
@@ -117,14 +117,14 @@ class _Modules:
     def _runs(self, nodes: list[int], depth: int) -> Iterator[list[int]]:
         """A module's nodes by the call they belong to."""
         run: list[int] = []
-        away = _Away(self._graph)
+        away = _OutsideFlow(self._graph)
         for k in range(nodes[0], nodes[-1] + 1):
             if not self._is_of(k, nodes[0], depth):
                 away.passes(k)
                 continue
             if run and (away.returns(k) or self._is_marked(run[-1], k, depth) or self._reads_again(run, k, depth)):
                 yield run
-                run, away = [], _Away(self._graph)
+                run, away = [], _OutsideFlow(self._graph)
             run.append(k)
             away.leaves(k)
         yield run
@@ -151,7 +151,7 @@ class _Modules:
         return {(graph.nodes[k].op_type, name) for name in names}
 
 
-class _Away:
+class _OutsideFlow:
     """What left a call and where it went since."""
 
     def __init__(self, graph: Graph) -> None:
@@ -178,7 +178,7 @@ def _by_node(graph: Graph, found: Sequence[Scope]) -> Call:
     """A graph that says nothing of modules: a call for each node whose values are no constants."""
     counts, parts = {ROOT: 1}, list[Call]()
     for k, node in enumerate(graph.nodes):
-        if any(graph.flows(name) for name in node.output):
+        if any(graph.is_activation(name) for name in node.output):
             name = node.name or next(filter(None, node.output))
             counts[name] = counts.get(name, 0) + 1
             origin = Origin(node.op_type, found[k].file, found[k].line)

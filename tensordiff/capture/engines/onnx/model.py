@@ -48,7 +48,7 @@ class Model(NamedTuple):
         graph = self.rest.graph
         return {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
 
-    def spelled(self, nodes: Iterable[NodeProto], inputs: Iterable[ValueInfoProto], outputs: Iterable[str]) -> bytes:
+    def serialize(self, nodes: Iterable[NodeProto], inputs: Iterable[ValueInfoProto], outputs: Iterable[str]) -> bytes:
         """A model with these weights and other nodes. Messages one upon the other are read as one."""
         more = ModelProto()
         more.graph.node.extend(nodes)
@@ -63,8 +63,8 @@ def load(target: str) -> Model:
     if not path.is_file():
         raise CaptureError(f"onnx:{printable(target)}: is no file that onnxruntime could run; write onnx:FILE.onnx")
     proto = _read(path)
-    folder = _bring_home(path, list(tensors(proto.graph)))
-    return _taken_apart(_inlined(proto, path) if proto.functions else proto, path, folder)
+    folder = _locate_weights(path, list(tensors(proto.graph)))
+    return _split(_inlined(proto, path) if proto.functions else proto, path, folder)
 
 
 def seed(model: Model, number: int) -> None:
@@ -74,7 +74,7 @@ def seed(model: Model, number: int) -> None:
             node.attribute.append(make_attribute("seed", float(number + k)))
 
 
-def _taken_apart(proto: ModelProto, path: Path, folder: Path) -> Model:
+def _split(proto: ModelProto, path: Path, folder: Path) -> Model:
     graph = proto.graph
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     nodes, outputs = tuple(graph.node), tuple(each.name for each in graph.output)
@@ -138,7 +138,7 @@ def external(tensor: TensorProto) -> dict[str, Any]:
     return {item.key: item.value for item in tensor.external_data}
 
 
-def _bring_home(path: Path, found: list[TensorProto]) -> Path:
+def _locate_weights(path: Path, found: list[TensorProto]) -> Path:
     """The one folder that all outside tensors lie in; their locations are spelled from there."""
     outside = [tensor for tensor in found if is_outside(tensor)]
     homes = (path.parent.resolve(), path.resolve().parent)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tensordiff.capture.engines.onnx.graph import Graph, Kind, Known
+from tensordiff.capture.engines.onnx.graph import Graph, Kind, ValueInfo
 from tensordiff.capture.engines.onnx.layers import Call
 from tensordiff.capture.engines.onnx.scopes import Scope
 from tensordiff.capture.process.layers import entry_key, find_layer
@@ -70,7 +70,7 @@ class Ports:
         """By its name; by its position where an exporter made the name up."""
         k = self._graph.maker.get(name)
         is_made_up = name.isdigit() or "/" in name or "::" in name or (k is not None and self._scopes[k].op == name)
-        return str(number) if is_made_up else spelled(name)
+        return str(number) if is_made_up else port_word(name)
 
     def _within(self, call: Call) -> Iterator[Port]:
         if call.is_node:
@@ -86,15 +86,17 @@ class Ports:
 
     def _inputs(self, call: Call) -> dict[str, str]:
         graph = self._graph
-        read = dict.fromkeys(value for k in sorted(call.nodes) for value in graph.taken(k))
-        values = [value for value in read if graph.maker.get(value, -1) not in call.nodes and graph.flows(value)]
+        read = dict.fromkeys(value for k in sorted(call.nodes) for value in graph.data_reads(k))
+        values = [
+            value for value in read if graph.maker.get(value, -1) not in call.nodes and graph.is_activation(value)
+        ]
         doubtful = self._doubtful(values)
-        ports = [_after(value) if value in doubtful else str(n) for n, value in enumerate(values)]
+        ports = [_port_after(value) if value in doubtful else str(n) for n, value in enumerate(values)]
         return dict(zip(_unique("input", ports), values, strict=True))
 
     def _doubtful(self, values: Sequence[str]) -> set[str]:
         """Those that could be taken for another by their shape."""
-        outlines = {value: _outline(self._graph.about(value)) for value in values}
+        outlines = {value: _outline(self._graph.info(value)) for value in values}
         counts = Counter(outlines.values())
         if len(values) > 1 and None in counts:
             return set(values)
@@ -103,24 +105,24 @@ class Ports:
     def _outputs(self, call: Call) -> dict[str, str]:
         graph = self._graph
         made = [name for k in sorted(call.nodes) for name in graph.nodes[k].output if name and name not in graph.same]
-        found = [value for value in made if graph.flows(value) and self._leaves(value, call)]
+        found = [value for value in made if graph.is_activation(value) and self._is_output(value, call)]
         data = [value for value in found if graph.kind(value) is Kind.DATA]
         read = [value for value in data or found if self._readers_outside(value, call)]
         only_given = [value for value in data or found if value not in read]
-        named = _unique("output", map(self._given_as, only_given)) if read else []
+        named = _unique("output", map(self._graph_output_port, only_given)) if read else []
         return self._numbered(read or only_given, call) | dict(zip(named, only_given, strict=False))
 
     def _numbered(self, values: list[str], call: Call) -> dict[str, str]:
         if len(values) == 1:
             return {"output": values[0]}
         if any(self._leads_to(value, values, call) for value in values):
-            return dict(zip(_unique("output", map(_after, values)), values, strict=True))
+            return dict(zip(_unique("output", map(_port_after, values)), values, strict=True))
         return {f"output_{n}": value for n, value in enumerate(values)}
 
     def _readers_outside(self, value: str, call: Call) -> list[int]:
         return [k for k in self._graph.readers.get(value, ()) if k not in call.nodes]
 
-    def _leaves(self, value: str, call: Call) -> bool:
+    def _is_output(self, value: str, call: Call) -> bool:
         """Whether a value is an output: the graph gives it, or others read it than the likes of those who do here."""
         if value in self._given:
             return True
@@ -139,8 +141,8 @@ class Ports:
                 reached.update(self._graph.nodes[k].output)
         return not reached.isdisjoint(wanted)
 
-    def _given_as(self, value: str) -> str:
-        return _after(next(name for name, given in self._graph.outputs.items() if given == value))
+    def _graph_output_port(self, value: str) -> str:
+        return _port_after(next(name for name, given in self._graph.outputs.items() if given == value))
 
 
 def node_ports(graph: Graph, call: Call) -> Iterator[Port]:
@@ -148,27 +150,27 @@ def node_ports(graph: Graph, call: Call) -> Iterator[Port]:
     (k,) = call.nodes
     outputs = list(graph.nodes[k].output)
     for n, name in enumerate(graph.nodes[k].input):
-        if name and graph.flows(value := graph.value(name)):
+        if name and graph.is_activation(value := graph.value(name)):
             yield Port(call, f"input_{n}", value)
     for n, name in enumerate(outputs):
-        if name and graph.flows(name):
+        if name and graph.is_activation(name):
             yield Port(call, "output" if len(outputs) == 1 else f"output_{n}", name)
 
 
-def _outline(known: Known) -> tuple[bool, tuple[int, ...]] | None:
+def _outline(known: ValueInfo) -> tuple[bool, tuple[int, ...]] | None:
     """What must differ for two values not to be paired with each other's partner."""
     if known.dtype is None or known.shape is None:
         return None
     return is_float(known.dtype), tuple(length for length in known.shape if length != 1)
 
 
-def _after(value: str) -> str:
+def _port_after(value: str) -> str:
     """A port called after a value, of a long name after its end; never a number, which would be a position."""
-    name = spelled("/".join(value.split("/")[-2:]))
+    name = port_word("/".join(value.split("/")[-2:]))
     return f"value_{name}" if name[0].isdigit() else name
 
 
-def spelled(name: str) -> str:
+def port_word(name: str) -> str:
     """A name as part of a port; a cache's as transformers would have it."""
     if found := _CACHED.search(name):
         return f"past_key_values_{found[1]}_{found[2]}"
@@ -195,7 +197,7 @@ def ops_of(graph: Graph, root: Call, found: Sequence[Scope], asked: str) -> tupl
 
 def _ops(graph: Graph, call: Call, found: Sequence[Scope]) -> Iterator[Call]:
     """The nodes of a call, each as one itself."""
-    flowing = [k for k in sorted(call.nodes) if any(map(graph.flows, graph.nodes[k].output))]
+    flowing = [k for k in sorted(call.nodes) if any(map(graph.is_activation, graph.nodes[k].output))]
     for number, k in enumerate(flowing):
         kind = graph.nodes[k].op_type
         origin = Origin(kind, found[k].file, found[k].line)

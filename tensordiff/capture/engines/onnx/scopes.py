@@ -44,7 +44,7 @@ class Scope(NamedTuple):
     line: int | None = None
     op: str | None = None
     """What the exporter itself called the operation, where it says so."""
-    is_said: bool = True
+    is_known: bool = True
     """Whether the node says where it comes from; one that a later pass put in does not."""
 
 
@@ -77,8 +77,8 @@ def _from_properties(node: NodeProto) -> Scope | None:
     root = known[0] if names[0] == "" and len(names) > 1 else None
     frames = _FRAME.findall(said.get(_STACK, "")[-_LONGEST:])
     file, line = frames[-1] if frames else (None, None)
-    kinds, is_said = tuple(kind for _, kind in around), _is_module(names[0]) or names[0] == ""
-    return Scope(modules, kinds, root, marks, _short(file), None if line is None else int(line), names[-1], is_said)
+    kinds, is_known = tuple(kind for _, kind in around), _is_module(names[0]) or names[0] == ""
+    return Scope(modules, kinds, root, marks, _short(file), None if line is None else int(line), names[-1], is_known)
 
 
 def _is_module(name: str) -> bool:
@@ -117,7 +117,7 @@ class _Names:
             marks.append(mark)
         self._seen.update(modules)
         file, line = _traced(node.doc_string)
-        return Scope(tuple(modules), (None,) * len(modules), None, tuple(marks), file, line, is_said="/" in node.name)
+        return Scope(tuple(modules), (None,) * len(modules), None, tuple(marks), file, line, is_known="/" in node.name)
 
     def _module(self, parent: str, last: str, part: str) -> tuple[str, str, str]:
         """A module's whole name, its own part of it, and what tells this call from the first."""

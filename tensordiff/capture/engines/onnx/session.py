@@ -21,7 +21,7 @@ from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from tensordiff.capture.devices import parse_device
 from tensordiff.capture.engines.onnx.failures import FAILURES, failure_from
-from tensordiff.capture.engines.onnx.graph import Graph, Known, Wires, reads
+from tensordiff.capture.engines.onnx.graph import Graph, NodeLinks, ValueInfo, reads
 from tensordiff.capture.engines.onnx.model import Model
 from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.errors import CaptureError, printable
@@ -35,7 +35,7 @@ class Placement(NamedTuple):
     device: str
     """As a person would name it: ``cpu``, ``cuda:0``."""
     providers: tuple[tuple[str, Mapping[str, str]], ...]
-    is_wish: bool = False
+    is_optional: bool = False
     """Whether another will do, since nobody asked for this one."""
 
 
@@ -57,15 +57,15 @@ def placement(asked: str, available: Sequence[str], *, exact: bool = False) -> P
         )
     number = str(choice.number)
     options = {"device_id": number} | ({"use_tf32": "0"} if exact else {})
-    return Placement(f"cuda:{number}", ((CUDA, options), cpu), is_wish=asked == "auto")
+    return Placement(f"cuda:{number}", ((CUDA, options), cpu), is_optional=asked == "auto")
 
 
-def settled(placed: Placement, active: Sequence[str]) -> Placement:
+def active_placement(placed: Placement, active: Sequence[str]) -> Placement:
     """What became of it: onnxruntime goes on without a provider that will not start."""
     first = placed.providers[0][0]
     if first in active:
         return placed
-    if not placed.is_wish:
+    if not placed.is_optional:
         raise CaptureError(
             f"--device {placed.device}: onnxruntime could not start {first}; are its libraries and driver there? "
             "Try --device cpu"
@@ -97,11 +97,11 @@ class GraphRunner:
     """How often the graph was run, or part of it."""
 
     def values(
-        self, wanted: Iterable[str], wires: Wires | None = None, more: Mapping[str, Feed] | None = None
+        self, wanted: Iterable[str], links: NodeLinks | None = None, more: Mapping[str, Feed] | None = None
     ) -> dict[str, Array | str]:
         """Values by name; in the place of one that cannot be had, why.
 
-        ``wires`` are other nodes than the graph's; ``more`` is what they read beside its inputs.
+        ``links`` are other nodes than the graph's; ``more`` is what they read beside its inputs.
         """
         feeds = {**self.feeds, **(more or {})}
         names = list(dict.fromkeys(wanted))
@@ -109,13 +109,13 @@ class GraphRunner:
         made = [name for name in names if name not in feeds]
         if not made:
             return given
-        nodes = (wires or self.graph.wires).needed(made)
+        nodes = (links or self.graph.links).needed(made)
         session = self._session(nodes, made, _read_of(more or {}, nodes))
         return given | dict(zip(made, map(as_array, self._run(session, made, feeds)), strict=True))
 
-    def shapes(self, wanted: Sequence[str]) -> dict[str, Known]:
+    def shapes(self, wanted: Sequence[str]) -> dict[str, ValueInfo]:
         """Types and shapes of values, by a run that keeps none of them."""
-        chosen = self.graph.wires.needed(wanted)
+        chosen = self.graph.links.needed(wanted)
         types = self._types_of(chosen, wanted)
         tensors = [name for name in wanted if types[name] is not None]
         if not tensors:
@@ -124,11 +124,11 @@ class GraphRunner:
         names = [node.output[0] for node in asking]
         found = self._run(self._session([*chosen, *asking], names), names, self.feeds)
         lengths = [tuple(int(length) for length in each.numpy()) for each in found]
-        return {name: Known(types[name], shape) for name, shape in zip(tensors, lengths, strict=True)}
+        return {name: ValueInfo(types[name], shape) for name, shape in zip(tensors, lengths, strict=True)}
 
     def _types_of(self, nodes: Sequence[NodeProto], wanted: Sequence[str]) -> dict[str, DType | None]:
         """What onnxruntime takes values for: it knows its own operators, which nobody else infers."""
-        types = {name: self.graph.about(name).dtype for name in wanted}
+        types = {name: self.graph.info(name).dtype for name in wanted}
         unknown = [name for name, dtype in types.items() if dtype is None]
         if not unknown:
             return types
@@ -138,7 +138,7 @@ class GraphRunner:
     def _run(self, session: Any, names: Sequence[str], feeds: Mapping[str, Feed]) -> list[Any]:
         self.runs += 1
         given = {each.name: to_value(feeds[each.name]) for each in session.get_inputs()}
-        with self._failing():
+        with self._translated_errors():
             found: list[Any] = session.run_with_ort_values(list(names), given)
             return found
 
@@ -148,7 +148,7 @@ class GraphRunner:
         options = self._options()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         inputs = (*self.model.inputs, *(_declared(name, feed) for name, feed in (more or {}).items()))
-        return self._started(self.model.spelled(nodes, inputs, outputs), options)
+        return self._start(self.model.serialize(nodes, inputs, outputs), options)
 
     def optimize(self, path: Path) -> None:
         """Write the graph down as onnxruntime optimizes it, its weights in a file beside it."""
@@ -157,7 +157,7 @@ class GraphRunner:
         options.optimized_model_filepath = str(path)
         options.add_session_config_entry(f"{_OPTIMIZED}_file_name", f"{path.name}.weights")
         options.add_session_config_entry(f"{_OPTIMIZED}_min_size_in_bytes", "1024")
-        self._started(self.model.spelled(self.model.nodes, self.model.inputs, self.model.outputs), options)
+        self._start(self.model.serialize(self.model.nodes, self.model.inputs, self.model.outputs), options)
 
     def _options(self) -> Any:
         options = onnxruntime.SessionOptions()
@@ -169,15 +169,15 @@ class GraphRunner:
         options.add_session_config_entry(_FOLDER, str(self.model.folder))
         return options
 
-    def _started(self, spelled: bytes, options: Any) -> Any:
+    def _start(self, spelled: bytes, options: Any) -> Any:
         providers = [(name, dict(said)) for name, said in self.placed.providers]
-        with self._failing():
+        with self._translated_errors():
             session = onnxruntime.InferenceSession(spelled, options, providers=providers)
-        self.placed = settled(self.placed, session.get_providers())
+        self.placed = active_placement(self.placed, session.get_providers())
         return session
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """What onnxruntime says becomes one sentence."""
         try:
             yield

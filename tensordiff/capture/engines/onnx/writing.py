@@ -8,21 +8,25 @@ would mean something else then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from onnx import TensorProto, numpy_helper
+
 from tensordiff.capture.engines.onnx.failures import NodeFailure
-from tensordiff.capture.engines.onnx.graph import Graph, Wires
-from tensordiff.capture.engines.onnx.model import load
+from tensordiff.capture.engines.onnx.graph import Graph, NodeLinks
+from tensordiff.capture.engines.onnx.model import Model, load
 from tensordiff.capture.engines.onnx.ports import Port
 from tensordiff.capture.engines.onnx.session import Feed, GraphRunner
 from tensordiff.capture.events import Tell, ThrottledProgress
 from tensordiff.capture.process.disk_space import scratch_folder
 from tensordiff.capture.process.output import Output
-from tensordiff.dump.dtypes import Array
-from tensordiff.dump.model import CallKey
+from tensordiff.dump.dtypes import DTYPES, Array, name_of
+from tensordiff.dump.model import CallKey, EntryKey, Origin
+from tensordiff.dump.names import parameter_name
 
 PART = 256 << 20
 """Bytes of values that are asked for at a time; a single one may be larger."""
@@ -33,17 +37,17 @@ class ValueReader:
     """Where the tensors of ports are to be had: in the graph as it is, or in one that reads other values."""
 
     runner: GraphRunner
-    wires: Wires | None = None
+    links: NodeLinks | None = None
     more: Mapping[str, Feed] = field(default_factory=dict)
     name_of: Callable[[Port], str] = lambda port: port.value
 
     def arrays(self, ports: Sequence[Port]) -> dict[str, Array | str]:
         """The values of some ports, by the name they have here."""
-        return self.runner.values(map(self.name_of, ports), self.wires, self.more)
+        return self.runner.values(map(self.name_of, ports), self.links, self.more)
 
     def nbytes(self, port: Port) -> int | None:
         """How large a tensor will be, where that is known."""
-        return self.runner.graph.about(port.value).nbytes
+        return self.runner.graph.info(port.value).nbytes
 
 
 @dataclass
@@ -127,15 +131,40 @@ def optimized(runner: GraphRunner) -> Iterator[ValueReader]:
         path = Path(folder) / runner.model.path.with_suffix(".onnx").name
         runner.optimize(path)
         model = load(str(path))
-        wires = Wires.of(model.nodes)
-        there = {*wires.maker, *runner.feeds}
+        links = NodeLinks.of(model.nodes)
+        there = {*links.maker, *runner.feeds}
         names = {value: name for name, value in runner.graph.same.items() if name in there}
         names |= {value: value for value in there}
-        yield ValueReader(replace(runner, model=model), wires, {}, lambda port: names[port.value])
+        yield ValueReader(replace(runner, model=model), links, {}, lambda port: names[port.value])
 
 
 def remaining_ports(ports: Sequence[Port], graph: Graph, reading: ValueReader) -> list[Port]:
     """The ports whose value is still there, under any of its names."""
-    there = {*(reading.wires or graph.wires).maker, *reading.runner.feeds}
+    there = {*(reading.links or graph.links).maker, *reading.runner.feeds}
     there |= {graph.value(name) for name in there}
     return [port for port in ports if port.value in there]
+
+
+_BYTES = {
+    TensorProto.FLOAT: 4, TensorProto.FLOAT16: 2, TensorProto.BFLOAT16: 2, TensorProto.DOUBLE: 8,
+    TensorProto.FLOAT8E4M3FN: 1, TensorProto.FLOAT8E5M2: 1,
+}  # fmt: skip
+
+
+def _parameters(model: Model) -> Iterator[TensorProto]:
+    return (each for each in model.weights if each.data_type in _BYTES and math.prod(each.dims) > 1)
+
+
+def parameter_bytes(model: Model) -> int:
+    """How much all of them take."""
+    return sum(math.prod(each.dims) * _BYTES[each.data_type] for each in _parameters(model))
+
+
+def write_parameters(model: Model, output: Output) -> None:
+    """Write all of them, one after the other."""
+    for each in _parameters(model):
+        array = numpy_helper.to_array(each, str(model.folder))
+        if name_of(array.dtype) in DTYPES:
+            output.add_parameter(EntryKey(parameter_name(each.name), 0, 1), array, Origin())
+        else:
+            output.budget.leave_out(f"its type {array.dtype} is not written")

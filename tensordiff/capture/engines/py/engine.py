@@ -37,9 +37,9 @@ def run(job: Job, tell: Tell) -> Done:
 
 def load_reusable(job: Job, tell: Tell) -> RunJob:
     """Load a function for several jobs; it is called anew for each, as it is for each pass."""
-    program, same = load(job, tell), StateCheck(with_inputs=True)
+    program, check = load(job, tell), StateCheck(with_inputs=True)
 
-    return lambda job, tell: perform(same.of(program), job, tell)
+    return lambda job, tell: perform(check.watch(program), job, tell)
 
 
 def load(job: Job, tell: Tell) -> FunctionProgram:

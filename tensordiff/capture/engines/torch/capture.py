@@ -15,7 +15,7 @@ from torch import nn
 
 from tensordiff.capture import tap as taps
 from tensordiff.capture.engines.torch import facts as run_facts
-from tensordiff.capture.engines.torch.compiled import eager, why_nothing, why_silent
+from tensordiff.capture.engines.torch.compiled import eager, silent_layer_notes, why_empty
 from tensordiff.capture.engines.torch.devices.flags import make_deterministic, nondeterministic_operations
 from tensordiff.capture.engines.torch.gradients import GradientRecorder, differentiate
 from tensordiff.capture.engines.torch.hooks import Recorder
@@ -27,10 +27,10 @@ from tensordiff.capture.engines.torch.size_estimate import estimate
 from tensordiff.capture.engines.torch.writing.sinks import WritingSink
 from tensordiff.capture.engines.torch.writing.writer import BackgroundWriter
 from tensordiff.capture.events import Done, Note, Phase, Tell, ThrottledProgress
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import REPLAY, Job
 from tensordiff.capture.process.disk_space import check_job_size
 from tensordiff.capture.process.layers import Selection
-from tensordiff.capture.process.output import Output, done, open_output, where_it_lies
+from tensordiff.capture.process.output import Output, done, open_output, partial_dump_clause
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import CaptureError, TensordiffError, printable
 
@@ -54,26 +54,26 @@ def capture(program: Program, job: Job, tell: Tell) -> Done:
         recorder = Recorder(sink, Selection.from_settings(settings))
         backward = GradientRecorder(recorder) if settings.gradients else None
         try:
-            play(recorder, steps, step, job, tell, backward=backward)
+            run_steps(recorder, steps, step, job, tell, backward=backward)
         finally:
             writing.facts |= all_facts(program, step.model, settings) | {"calls": recorder.calls()}
         if settings.weights:
             tell(Phase("writing weights"))
             write_parameters(step.model, writing.background, writing.output.budget)
-        notes = [*sink.notes(), *why_silent(recorder), *nondeterminism_notes(recorder)]
+        notes = [*sink.notes(), *silent_layer_notes(recorder), *nondeterminism_notes(recorder)]
         if backward is not None:
             notes += backward.notes()
             writing.facts |= {"loss": backward.loss}
         writing.facts |= {"weights_hash": run_facts.weights_hash(step.model), "notes": notes or None}
-        refuse_nothing(job, sink, recorder, notes)
+        refuse_empty_dump(job, sink, recorder, notes)
         tell(Phase("writing"))
     return done(job, sink, writing.facts, tell)
 
 
-def refuse_nothing(job: Job, sink: WritingSink, recorder: Recorder, notes: Sequence[str]) -> None:
+def refuse_empty_dump(job: Job, sink: WritingSink, recorder: Recorder, notes: Sequence[str]) -> None:
     """Fail where nothing was written: an empty dump is hardly what was asked for."""
     if not sink.entries:
-        raise CaptureError(f"{printable(job.source)}: nothing was written: {why_nothing(recorder, notes)}")
+        raise CaptureError(f"{printable(job.source)}: nothing was written: {why_empty(recorder, notes)}")
 
 
 def tell_size(
@@ -103,7 +103,7 @@ def begin(program: Program, settings: Settings) -> tuple[Any, Step]:
     return steps, step
 
 
-def play(
+def run_steps(
     recorder: Recorder,
     steps: Any,
     step: Step,
@@ -144,7 +144,7 @@ def _run_step(recorder: Recorder, backward: GradientRecorder | None, step: Step,
     def place() -> str:
         return f" after {backward.latest}" if backward.latest else ""
 
-    reached = where_it_lies(job, "the forward, and the gradients it reached,")
+    reached = partial_dump_clause(job, "the forward, and the gradients it reached,")
     with torch.enable_grad(), _watched(recorder, f"{printable(job.source)}: the backward", place, reached):
         backward.loss = differentiate(output, step.model, step.loss, str(job.source))
     return output
@@ -155,7 +155,7 @@ def _forward(recorder: Recorder, step: Step, job: Job, *, with_graph: bool) -> A
         return f" within {recorder.raised_in}" if recorder.raised_in else ""
 
     who = f"{printable(job.source)}: the model"
-    with torch.set_grad_enabled(with_graph), _watched(recorder, who, place, where_it_lies(job)):
+    with torch.set_grad_enabled(with_graph), _watched(recorder, who, place, partial_dump_clause(job)):
         return step.model(*step.args, **step.kwargs)
 
 
@@ -224,7 +224,7 @@ def open_writer(job: Job) -> Iterator[TorchOutput]:
 
 def perform(program: Program, job: Job, tell: Tell) -> Done:
     """Do what a job asks for with a program: capture it, inject into it, look into a layer, replay one."""
-    if job.task == "replay":
+    if job.task == REPLAY:
         from tensordiff.capture.engines.torch.replay.replay import replay
 
         return replay(program, job, tell)

@@ -58,7 +58,7 @@ def eager() -> Iterator[None]:
         yield
 
 
-def why_nothing(recorder: Recorder, notes: Sequence[str]) -> str:
+def why_empty(recorder: Recorder, notes: Sequence[str]) -> str:
     """Why a run left no tensor, which is hardly what was wanted."""
     expression, layers = recorder.selection.layers, sorted(recorder.hooked)
     if expression is not None and not any(recorder.selection.is_named(layer) for layer in layers):
@@ -67,7 +67,7 @@ def why_nothing(recorder: Recorder, notes: Sequence[str]) -> str:
     return "; ".join(notes) or "the layers that were asked for were given no tensors and gave none"
 
 
-def why_silent(recorder: Recorder) -> list[str]:
+def silent_layer_notes(recorder: Recorder) -> list[str]:
     """What a person should know of hooks that did not fire."""
     model = recorder.root
     if model is None:

@@ -56,7 +56,7 @@ def _find_place(kind: type) -> CodeLocation:
     # Code says its line itself. To have inspect read it up takes milliseconds a class, while the model waits.
     if code is None or not linecache.getline(code.co_filename, code.co_firstlineno):
         return CodeLocation(None, None)
-    return CodeLocation(short(code.co_filename), code.co_firstlineno)
+    return CodeLocation(short_path(code.co_filename), code.co_firstlineno)
 
 
 def written_class(kind: type) -> type:
@@ -66,7 +66,7 @@ def written_class(kind: type) -> type:
 
 
 @lru_cache(maxsize=4096)
-def short(file: str) -> str:
+def short_path(file: str) -> str:
     """A file as dumps name it: from the package on, where it is installed."""
     path, packages = Path(file), Path(sysconfig.get_paths()["purelib"])
     return path.relative_to(packages).as_posix() if path.is_relative_to(packages) else str(path)

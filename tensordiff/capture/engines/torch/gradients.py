@@ -28,7 +28,7 @@ from tensordiff.dump.names import BACKWARD
 from tensordiff.errors import CaptureError, printable
 
 _FEW = 3
-_TAKEN = ("input", "output")
+_PORT_KINDS = ("input", "output")
 
 
 @dataclass
@@ -117,7 +117,11 @@ class GradientRecorder:
         self._running.append((module, call))
         if not self.recorder.selection.takes_layer(call.layer, is_leaf=is_leaf(module)):
             return None
-        views = {port: _view(tensor) for port, tensor in find_arguments(args, kwargs).tensors.items() if _flows(tensor)}
+        views = {
+            port: _view(tensor)
+            for port, tensor in find_arguments(args, kwargs).tensors.items()
+            if _has_gradient(tensor)
+        }
         for port, view in views.items():
             self._hook(view, call, f"output_grad_{port}")
         return swap_arguments(args, kwargs, views) if views else None
@@ -132,7 +136,7 @@ class GradientRecorder:
             return None
         views: dict[str, Tensor] = {}
         for port, tensor in find(output, "output").tensors.items():
-            if _flows(tensor):
+            if _has_gradient(tensor):
                 # The output of its last part, given on: a view, so that the module's own gradient comes before.
                 view = views[port] = _view(tensor) if self._is_hooked(tensor) else tensor
                 self._hook(view, call, f"input_grad_{port}")
@@ -140,13 +144,13 @@ class GradientRecorder:
 
     def _hook(self, tensor: Tensor, call: Call, port: str) -> None:
         self._hooked[id(tensor)] = weakref.ref(tensor)
-        tensor.register_hook(self._seer(call._replace(layer=f"{BACKWARD}{call.layer}"), port))
+        tensor.register_hook(self._gradient_hook(call._replace(layer=f"{BACKWARD}{call.layer}"), port))
 
     def _is_hooked(self, tensor: Tensor) -> bool:
         found = self._hooked.get(id(tensor))
         return tensor.is_leaf or (found is not None and found() is tensor)
 
-    def _seer(self, call: Call, port: str) -> Callable[[Tensor], None]:
+    def _gradient_hook(self, call: Call, port: str) -> Callable[[Tensor], None]:
         is_given = port.startswith("input")
         if not is_given:
             self._awaited[EntryKey(call.entry_name(port), call.step, call.call)] = call.key
@@ -178,11 +182,11 @@ class GradientRecorder:
             if not parameter.requires_grad:
                 self._frozen += 1
                 continue
-            port = f"output_grad_{'parameter_' if name.startswith(_TAKEN) else ''}{name}"
+            port = f"output_grad_{'parameter_' if name.startswith(_PORT_KINDS) else ''}{name}"
             self._parameters.append(f"{layer}.{name}")
-            self._handles.append(parameter.register_hook(self._of_parameter(layer, name, module, port)))
+            self._handles.append(parameter.register_hook(self._parameter_hook(layer, name, module, port)))
 
-    def _of_parameter(self, layer: str, name: str, module: nn.Module, port: str) -> Callable[[Tensor], None]:
+    def _parameter_hook(self, layer: str, name: str, module: nn.Module, port: str) -> Callable[[Tensor], None]:
         """One gradient for all calls of a module in a step, as torch adds them up."""
 
         def see(gradient: Tensor) -> None:
@@ -207,7 +211,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_FEW]) + (", …" if len(names) > _FEW else "")
 
 
-def _flows(tensor: Tensor) -> bool:
+def _has_gradient(tensor: Tensor) -> bool:
     """Whether a gradient comes back through a tensor."""
     return bool(tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex()))
 

@@ -31,7 +31,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _HOLDERS = nn.ModuleList | nn.ModuleDict
 """These hold others and are never called."""
 _ENCODER = json.JSONEncoder(allow_nan=False)  # made once: making one costs more than using it
-_MANY = 4096  # calls of which it is remembered how they were made before that is put in short
+_MOST_UNSORTED = 4096  # calls of which it is remembered how they were made before that is put in short
 
 
 def layer_names(model: nn.Module) -> list[str]:
@@ -325,7 +325,7 @@ class Recorder:
 
     def _see_inputs(self, call: Call, found: TensorTree) -> None:
         self._made.append((call, found.shape))
-        if len(self._made) >= _MANY:
+        if len(self._made) >= _MOST_UNSORTED:
             self._sort_kinds()
         for port, tensor in found.tensors.items():
             self.sink.see(CallTensor(call, port, tensor, self._injected(call, port)))

@@ -18,23 +18,23 @@ from tensordiff.capture.engines.torch.capture import (
     begin,
     nondeterminism_notes,
     open_writer,
-    play,
-    refuse_nothing,
+    refuse_empty_dump,
+    run_steps,
     tell_size,
 )
-from tensordiff.capture.engines.torch.compiled import why_silent
+from tensordiff.capture.engines.torch.compiled import silent_layer_notes
 from tensordiff.capture.engines.torch.hooks import Arguments, Call, CallTensor, Recorder, Sink
 from tensordiff.capture.engines.torch.program import Program, Step
 from tensordiff.capture.engines.torch.tensors import (
     find,
     find_arguments,
-    laid_out,
-    placed,
     spec_of,
     swap,
     swap_arguments,
+    to_device,
     to_tensor,
     why_not_copied,
+    with_strides,
 )
 from tensordiff.capture.engines.torch.writing.sinks import ListingSink, WritingSink
 from tensordiff.capture.events import Done, Note, Phase, Tell
@@ -65,13 +65,18 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
                 _LayerFilter(sink, injection_pass.written), Selection.from_settings(job.settings), patch
             )
             writing.begin_pass()
-            play(recorder, steps, step, job, tell, injection_pass.title)
+            run_steps(recorder, steps, step, job, tell, injection_pass.title)
         writing.output.order = [entry.key for entry in seen.entries]
         writing.facts |= all_facts(program, step.model, job.settings) | {"calls": recorder.calls()}
-        notes = [injector.report.sentence(), *sink.notes(), *why_silent(recorder), *nondeterminism_notes(recorder)]
+        notes = [
+            injector.report.sentence(),
+            *sink.notes(),
+            *silent_layer_notes(recorder),
+            *nondeterminism_notes(recorder),
+        ]
         report_json = injector.report.as_json(injection, random_numbers(step))
         writing.facts |= {"weights_hash": run_facts.weights_hash(step.model), "notes": notes, "injection": report_json}
-        refuse_nothing(job, sink, recorder, sink.notes())
+        refuse_empty_dump(job, sink, recorder, sink.notes())
         tell(Phase("writing"))
     count = injector.report.passes
     tell(Note(f"{count} pass{'es' if count > 1 else ''}"))
@@ -83,7 +88,7 @@ def list_run(
 ) -> tuple[ListingSink, InjectionPlan]:
     """A first pass, of which nothing is written: the entries there are, and the plan for them."""
     seen = ListingSink()
-    play(Recorder(seen), steps, step, job, tell, "listing tensors")
+    run_steps(Recorder(seen), steps, step, job, tell, "listing tensors")
     return seen, plan_injection(injection, seen.entries, seen.aliases, layer=layer)
 
 
@@ -167,8 +172,8 @@ class _Replacements:
                 self.tensors[port] = made
                 return
         # Its type first: a device may lack the type that the reference has.
-        given = placed(to_tensor(value).to(own.dtype), own.device)
-        self.tensors[port] = given if own.is_contiguous() else laid_out(given, own.stride())
+        given = to_device(to_tensor(value).to(own.dtype), own.device)
+        self.tensors[port] = given if own.is_contiguous() else with_strides(given, own.stride())
         self._made.append((value, own, self.tensors[port]))
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from tensordiff.capture import tap as taps
 from tensordiff.capture.engines.torch import facts as run_facts
-from tensordiff.capture.engines.torch.compiled import eager, why_nothing, why_silent
+from tensordiff.capture.engines.torch.compiled import eager, silent_layer_notes, why_empty
 from tensordiff.capture.engines.torch.gradients import GradientRecorder
 from tensordiff.capture.engines.torch.hooks import Recorder
 from tensordiff.capture.engines.torch.writing.sinks import WritingSink
@@ -93,7 +93,7 @@ class LiveCapture:
         """While the thread writes what still waits."""
         self._background.close()
         self._facts = {} if self.model is None else _about(self.model)
-        self.notes = [*self._sink.notes(), *why_silent(self._recorder), *self._unseen()]
+        self.notes = [*self._sink.notes(), *silent_layer_notes(self._recorder), *self._unseen()]
         if self._backward is not None:
             self.notes += self._backward.notes() if self._backward.written else [_NO_BACKWARD]
         self._facts |= {"notes": self.notes or None, "calls": self._recorder.calls()}
@@ -113,7 +113,7 @@ class LiveCapture:
             return []
         if not self._recorder.fired:
             return ["nothing ran within the block: the dump is empty"]
-        return [f"the dump is empty: {why_nothing(self._recorder, self._sink.notes())}"]
+        return [f"the dump is empty: {why_empty(self._recorder, self._sink.notes())}"]
 
 
 def capture(

@@ -26,9 +26,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensordiff
 from tensordiff.capture.engines.torch import facts as run_facts
-from tensordiff.capture.engines.torch.capture import all_facts, begin, open_writer, play, tell_size
+from tensordiff.capture.engines.torch.capture import all_facts, begin, open_writer, run_steps, tell_size
 from tensordiff.capture.engines.torch.devices.offload import hooks_of, own_forward
-from tensordiff.capture.engines.torch.facts import CodeLocation, plain_parts, short
+from tensordiff.capture.engines.torch.facts import CodeLocation, plain_parts, short_path
 from tensordiff.capture.engines.torch.hooks import Call, CallTensor, Recorder, layer_names
 from tensordiff.capture.engines.torch.inject import InjectionPatch, list_run, random_numbers
 from tensordiff.capture.engines.torch.program import Program, Step
@@ -99,7 +99,7 @@ class Stacks:
             texts = [f"within {inside}", *found]
             self.of[name] = [self.frames.setdefault(text, len(self.frames)) for text in texts]
         return (
-            CodeLocation(short(near.f_code.co_filename), near.f_lineno)
+            CodeLocation(short_path(near.f_code.co_filename), near.f_lineno)
             if near is not None
             else CodeLocation(None, None)
         )
@@ -109,7 +109,7 @@ class Stacks:
         while frame is not None and frame is not self.outermost and len(found) < _DEEPEST:
             if is_of_model(frame.f_code):
                 code = frame.f_code
-                found.append(f"{short(code.co_filename)}:{frame.f_lineno} {code.co_qualname}")
+                found.append(f"{short_path(code.co_filename)}:{frame.f_lineno} {code.co_qualname}")
             frame = frame.f_back
         return found
 
@@ -118,7 +118,7 @@ class Stacks:
         return {"frames": list(self.frames), "of": self.of}
 
 
-_QUIET = {"aten.detach", "aten.alias", "aten.lift_fresh"}
+_INTERNAL = {"aten.detach", "aten.alias", "aten.lift_fresh"}
 """What torch does for its own book-keeping."""
 
 
@@ -128,18 +128,18 @@ def capture_ops(program: Program, job: Job, tell: Tell) -> Done:
     steps, step = begin(program, settings)
     layer = find_layer(settings.ops or ROOT, layer_names(step.model))
     within = Selection.only(layer, within=r"(\..*)?", inputs=not settings.no_inputs)
-    tell_size(job, step, tell, within, _AN_OPERATION)
+    tell_size(job, step, tell, within, _OPERATIONS_FACTOR)
     patch = _injection_patch(layer, steps, step, job, tell)
     if patch is not None:
         steps, step = begin(program, settings)
     with open_writer(job) as writing:
         sink = WritingSink(writing.background, writing.output.budget)
-        recorder = Recorder(sink, Selection(_NONE), patch)
+        recorder = Recorder(sink, Selection(_NO_LAYER), patch)
         watch = LayerWatch(
             layer, recorder, sink, _storages(_weights(step.model, recurse=True)), inputs=not settings.no_inputs
         )
         with watch.on(step.model):
-            play(recorder, steps, step, job, tell, f"running, watching {layer}")
+            run_steps(recorder, steps, step, job, tell, f"running, watching {layer}")
         writing.facts |= all_facts(program, step.model, settings) | _injected(patch, job, step)
         notes = [*([patch.injector.report.sentence()] if patch else []), *sink.notes()]
         writing.facts |= {"stacks": watch.stacks.as_json(), "notes": notes or None}
@@ -151,8 +151,10 @@ def capture_ops(program: Program, job: Job, tell: Tell) -> Done:
     return done(job, sink, writing.facts, tell)
 
 
-_NONE = r"(?!)"  # an expression that matches no layer: hooks only count calls here
-_AN_OPERATION = 4  # a guess: what operations are given and give, to what the modules around them are given and give
+_NO_LAYER = r"(?!)"  # an expression that matches no layer: hooks only count calls here
+_OPERATIONS_FACTOR = (
+    4  # a guess: what operations are given and give, to what the modules around them are given and give
+)
 
 
 def _injection_patch(layer: str, steps: Any, step: Step, job: Job, tell: Tell) -> InjectionPatch | None:
@@ -217,7 +219,7 @@ class LayerWatch:
         def watched(*args: Any, **kwargs: Any) -> Any:
             if self.is_on:
                 return forward(*args, **kwargs)
-            with self._start(sys._getframe()), _Dispatched(self), _returns(self):
+            with self._start(sys._getframe()), _OperationRecorder(self), _record_returns(self):
                 return forward(*args, **kwargs)
 
         return watched
@@ -250,7 +252,7 @@ class LayerWatch:
         self._functions += 1
         return self._functions - 1
 
-    def flows(self, tensor: Tensor) -> bool:
+    def is_activation(self, tensor: Tensor) -> bool:
         """Whether a tensor is no weight, and no view of one."""
         where = _storages([tensor])
         if not where or not where & self.weights:
@@ -264,7 +266,7 @@ class LayerWatch:
         return _storages(_weights(module, recurse=False)) if any(True for _ in hooks_of(module)) else set()
 
 
-class _Dispatched(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
+class _OperationRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
     """Sees every operation as torch dispatches it."""
 
     def __init__(self, watch: LayerWatch) -> None:
@@ -280,29 +282,29 @@ class _Dispatched(TorchDispatchMode):  # type: ignore[misc]  # torch has no type
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = str(func).removesuffix(".default")
-        if name in _QUIET or _is_placement(sys._getframe(1)):
+        if name in _INTERNAL or _is_placement(sys._getframe(1)):
             return func(*args, **(kwargs or {}))
         number, frame, watch = self.watch.next_op(), sys._getframe(1), self.watch
         if watch.inputs:
             inputs = find_arguments(args, kwargs or {}).tensors
-            watch.see("op", name, _flowing(watch, inputs), frame, number=number)
+            watch.see("op", name, _activations(watch, inputs), frame, number=number)
         result = func(*args, **(kwargs or {}))
-        watch.see("op", name, _flowing(watch, find(result, "output").tensors), frame, number=number)
+        watch.see("op", name, _activations(watch, find(result, "output").tensors), frame, number=number)
         return result
 
 
-def _flowing(watch: LayerWatch, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {port: tensor for port, tensor in tensors.items() if watch.flows(tensor)}
+def _activations(watch: LayerWatch, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {port: tensor for port, tensor in tensors.items() if watch.is_activation(tensor)}
 
 
 @contextmanager
-def _returns(watch: LayerWatch) -> Iterator[None]:
+def _record_returns(watch: LayerWatch) -> Iterator[None]:
     """Sees what functions of the model's own code return, while the layer runs."""
 
     def profile(frame: FrameType, event: str, given: Any) -> None:
         if event == "return" and given is not None and _is_function(frame.f_code):
             with torch.utils._python_dispatch._disable_current_modes():
-                tensors = _flowing(watch, find(given, "output").tensors)
+                tensors = _activations(watch, find(given, "output").tensors)
                 if tensors:
                     number = watch.next_function()
                     watch.see("fn", frame.f_code.co_name, tensors, user_frame(frame), number=number)

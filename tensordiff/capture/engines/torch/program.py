@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tensordiff.capture.devices import check_numbers, parse_device
+from tensordiff.capture.devices import check_gpu_numbers, parse_device
 from tensordiff.capture.engines.torch.devices.offload import compute_device
 from tensordiff.errors import CaptureError
 
@@ -47,11 +47,11 @@ def placement(asked: str, *, gpus: int | None = None, has_mps: bool | None = Non
     if choice.kind == "mps" or (choice.kind in ("auto", "gpu") and not cuda):
         if not mps:
             raise CaptureError(f"--device {asked}: torch sees no GPU here; try --device auto, or cpu")
-        check_numbers(asked, choice, 1)  # a Mac has one
+        check_gpu_numbers(asked, choice, 1)  # a Mac has one
         return Placement(torch.device("mps"))
     if not cuda:
         raise CaptureError(f"--device {asked}: torch sees no cuda device here; try --device auto, or cpu")
-    check_numbers(asked, choice, cuda)
+    check_gpu_numbers(asked, choice, cuda)
     if len(choice.numbers) > 1:
         return Placement(None, "auto", choice.numbers)
     return Placement(torch.device("cuda", choice.number))

@@ -62,7 +62,7 @@ class LayerFlow(NamedTuple):
     gives: Flow
 
 
-def passed(model: nn.Module, inputs: Sequence[Tensor]) -> Iterator[LayerFlow]:
+def layer_flows(model: nn.Module, inputs: Sequence[Tensor]) -> Iterator[LayerFlow]:
     """Every module that is called, with what it takes and gives; raises where that cannot be told."""
     largest = max(inputs, key=lambda tensor: tensor.numel(), default=torch.empty(1))
     walk = _Walk(inputs)
@@ -93,7 +93,7 @@ class _Walk:
         """What comes out of a module."""
         if isinstance(module, torch.jit.ScriptModule):
             return flow
-        takes, gives = self._own(name, module, flow) or self._of_parts(name, module, _merged(module, flow))
+        takes, gives = self._of_torch_module(name, module, flow) or self._of_parts(name, module, _merged(module, flow))
         self._last[gives.features] = gives
         if not isinstance(module, _HOLDERS):
             self.found.setdefault(module, LayerFlow(name, module, takes, gives))
@@ -109,7 +109,7 @@ class _Walk:
         # Attention gives something for every place, though it may look at fewer of them.
         return takes, flow._replace(places=takes.places) if "attention" in type(module).__name__.lower() else flow
 
-    def _own(self, name: str, module: nn.Module, flow: Flow) -> tuple[Flow, Flow] | None:
+    def _of_torch_module(self, name: str, module: nn.Module, flow: Flow) -> tuple[Flow, Flow] | None:
         """What a module of torch itself takes and gives; None where its parts say."""
         if isinstance(module, _ConvNd):
             flow = self._into(module, flow)
@@ -142,7 +142,7 @@ class _Walk:
     def _into(self, conv: Any, flow: Flow) -> Flow:
         """What a convolution is given."""
         features, axes = conv.in_channels, len(conv.kernel_size)
-        given = [one for tensor in self.inputs for one in _seen_as(tensor, axes)]
+        given = [one for tensor in self.inputs for one in _as_conv_inputs(tensor, axes)]
         for one in (flow, self._last.get(features, flow), *given):
             if one.features == features and len(one.places) == axes:
                 return one
@@ -159,7 +159,7 @@ class _Walk:
         return Flow(math.ceil(elements / size), conv.in_channels, conv.kernel_size)
 
 
-def _seen_as(tensor: Tensor, axes: int) -> Iterator[Flow]:
+def _as_conv_inputs(tensor: Tensor, axes: int) -> Iterator[Flow]:
     """Ways in which an input may be given to a convolution: without a batch, without channels, as a film."""
     shape = tuple(tensor.shape)
     if not tensor.is_floating_point():
@@ -270,7 +270,9 @@ def estimate(step: Step, steps: int, selection: Selection) -> int | None:
     item: int = getattr(torch, dtype_of(step.model)).itemsize
     try:
         found = [
-            one for one in passed(step.model, inputs) if selection.takes_layer(_layer(one), is_leaf=is_leaf(one.module))
+            one
+            for one in layer_flows(step.model, inputs)
+            if selection.takes_layer(_layer(one), is_leaf=is_leaf(one.module))
         ]
     except UnknownSize:
         return None

@@ -252,7 +252,7 @@ def to_tensor(array: Array) -> Tensor:
     return torch.from_numpy(bits).view(dtype).reshape(plain.shape)
 
 
-def placed(tensor: Tensor, device: torch.device) -> Tensor:
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor on a device. Apple's has no float64, and torch raises: there it is given as float32.
 
     Read in torch's documentation of mps; no such device runs these tests.
@@ -262,7 +262,7 @@ def placed(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
-def laid_out(values: Tensor, strides: Sequence[int]) -> Tensor:
+def with_strides(values: Tensor, strides: Sequence[int]) -> Tensor:
     """A copy with the strides of another tensor of this shape, because kernels may add up in another order with others.
 
     Where elements of the other share memory and ours differ there, the copy is contiguous.

@@ -19,7 +19,7 @@ from tensordiff.capture.engines.torch.devices.flags import flags as torch_flags
 from tensordiff.capture.engines.torch.facts import plain_parts
 from tensordiff.capture.engines.torch.program import Program, Step, Steps
 from tensordiff.capture.engines.torch.tensors import find_arguments, resolved
-from tensordiff.capture.engines.torch.writing.device_ring import tensor_pieces
+from tensordiff.capture.engines.torch.writing.ring import tensor_pieces
 from tensordiff.capture.process.reusable_engine import StateChanged
 from tensordiff.errors import printable
 
@@ -39,11 +39,11 @@ class StateCheck:
         self.with_inputs = with_inputs
         self._first: State | None = None
 
-    def of(self, program: Program) -> Program:
+    def watch(self, program: Program) -> Program:
         """A program that is looked at when it begins, once."""
-        return _Looked(program, self)
+        return _CheckedProgram(program, self)
 
-    def look(self, step: Step) -> None:
+    def check(self, step: Step) -> None:
         """Remember the first step of the first capture; refuse one of another that differs."""
         state = state_of(step, with_inputs=self.with_inputs)
         first = self._first = state if self._first is None else self._first
@@ -52,11 +52,11 @@ class StateCheck:
                 raise StateChanged(f"{printable(name)}: is not what it was when the process was new")
 
 
-class _Looked:
+class _CheckedProgram:
     """A program whose first step is looked at."""
 
-    def __init__(self, program: Program, same: StateCheck) -> None:
-        self._program, self._same = program, same
+    def __init__(self, program: Program, state_check: StateCheck) -> None:
+        self._program, self._state_check = program, state_check
         self._is_new = True
 
     def steps(self) -> Steps:
@@ -65,7 +65,7 @@ class _Looked:
         try:
             step = next(steps)
             if self._is_new:
-                self._same.look(step)
+                self._state_check.check(step)
             self._is_new = False
             while True:
                 step = steps.send((yield step))

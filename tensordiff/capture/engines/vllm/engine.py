@@ -29,15 +29,13 @@ from tensordiff.capture.devices import parse_device
 from tensordiff.capture.engines.hf.config import override, shorten
 from tensordiff.capture.engines.hf.tokenizer import tokenizer
 from tensordiff.capture.engines.torch.capture import perform
-from tensordiff.capture.engines.vllm.program import EngineProgram
-from tensordiff.capture.engines.vllm.tokens import SettledTokens
+from tensordiff.capture.engines.vllm.program import EngineProgram, ForcedToken
 from tensordiff.capture.engines.vllm.weights import kept_weights, weights_of_first_layers
 from tensordiff.capture.events import Done, Note, Phase, Tell
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import REPLAY, Job
 from tensordiff.capture.process.disk_space import SCRATCH
-from tensordiff.capture.process.replay import REPLAY
 from tensordiff.capture.process.reusable_engine import RunJob, StateChanged
-from tensordiff.capture.process.tokens import Tokens, refuse_outside, tokens
+from tensordiff.capture.process.tokens import Tokens, refuse_out_of_range, tokens
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, printable
@@ -67,7 +65,7 @@ def load_reusable(job: Job, tell: Tell) -> RunJob:
 def _perform(llm: LLM, encode: Encode, job: Job, tell: Tell) -> Done:
     _refuse(job)
     asked = _tokens(job, encode)
-    refuse_outside((*asked.ids, *asked.following), llm.llm_engine.model_config.get_vocab_size())
+    refuse_out_of_range((*asked.ids, *asked.following), llm.llm_engine.model_config.get_vocab_size())
     for note in asked.notes:
         tell(Note(note))
     longest = llm.llm_engine.model_config.max_model_len
@@ -94,7 +92,7 @@ def _load(target: str, settings: Settings, length: int) -> LLM:
                 model=target, dtype=settings.dtype or _own_dtype(target, settings), revision=settings.revision,
                 trust_remote_code=settings.trust_remote_code, hf_overrides=_overrides(settings), seed=settings.seed,
                 enforce_eager=True, max_model_len=length, max_num_batched_tokens=max(_LEAST_BATCH, length),
-                max_num_seqs=1, enable_prefix_caching=False, logits_processors=None if pools else [SettledTokens],
+                max_num_seqs=1, enable_prefix_caching=False, logits_processors=None if pools else [ForcedToken],
                 skip_tokenizer_init=not pools,
             )  # fmt: skip
     except CaptureError:

@@ -14,14 +14,39 @@ import torch
 from torch import Tensor, nn
 from vllm import LLM, PoolingParams, SamplingParams
 from vllm.model_executor.layers.pooler import Pooler
+from vllm.v1.sample.logits_processor import LogitsProcessor
 
 from tensordiff.capture.engines.torch.facts import about_model
 from tensordiff.capture.engines.torch.program import Step, Steps
-from tensordiff.capture.engines.vllm.tokens import SettledTokens
 from tensordiff.capture.process.tokens import Tokens
 from tensordiff.errors import CaptureError
 
 _REQUESTS = count()
+
+
+class ForcedToken(LogitsProcessor):  # type: ignore[misc]
+    """Makes one token the likeliest by far. vLLM makes the instance, so what it is to do is kept at the class."""
+
+    token: ClassVar[int | None] = None
+    """What the step under way is to give; None leaves it to the logits."""
+
+    def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
+        """Takes what vLLM gives, and needs none of it."""
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Called with the logits of the last token, after the model."""
+        if self.token is None:
+            return logits
+        settled = torch.full_like(logits, float("-inf"))
+        settled[:, self.token] = 0.0
+        return settled
+
+    def is_argmax_invariant(self) -> bool:
+        """It changes the likeliest token: that is what it is for."""
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        """There is one request at a time, and no state of its own."""
 
 
 class EngineModule(nn.Module):  # type: ignore[misc]
@@ -33,15 +58,15 @@ class EngineModule(nn.Module):  # type: ignore[misc]
     def __init__(self, llm: LLM) -> None:
         super().__init__()
         self._llm = [llm]  # in a list, so that torch does not look into it
-        self.within = [model_within(llm)]
-        own = type(self.within[0])
+        self.inner = [inner_model(llm)]
+        own = type(self.inner[0])
         self.__class__ = type(own.__name__, (EngineModule,), {"stands_for": own})  # dumps name a module by its class
-        scale_within_embedding(self.within[0])
-        for name, child in self.within[0].named_children():
+        show_scaled_embedding(self.inner[0])
+        for name, child in self.inner[0].named_children():
             if not _only_pools(child):
                 self.add_module(name, child)
-        for module in (self.within[0], *self.modules()):
-            _take_hooks(module)
+        for module in (self.inner[0], *self.modules()):
+            _enable_hooks(module)
             _keep_out_of_checkpoints(module)
         self.pools = llm.llm_engine.model_config.runner_type == "pooling"
         self.chosen: int | None = None
@@ -49,7 +74,7 @@ class EngineModule(nn.Module):  # type: ignore[misc]
 
     def forward(self, input_ids: Tensor, settled: int | None = None) -> dict[str, Tensor]:  # noqa: ARG002 - it is recorded
         """One step of the scheduler, which gives ``settled`` as the next token, or the likeliest."""
-        SettledTokens.token = settled
+        ForcedToken.token = settled
         self._given = []
         seen = self._output_module().register_forward_hook(lambda _module, _args, given: self._keep(given))
         try:
@@ -69,10 +94,10 @@ class EngineModule(nn.Module):  # type: ignore[misc]
     def _output_module(self) -> nn.Module:
         """The module that gives what the whole model gives."""
         if self.pools:
-            return self.within[0]
+            return self.inner[0]
         processor = getattr(self, "logits_processor", None)
         if not isinstance(processor, nn.Module):
-            raise CaptureError(f"{type(self.within[0]).__name__} gives neither logits nor embeddings that can be seen")
+            raise CaptureError(f"{type(self.inner[0]).__name__} gives neither logits nor embeddings that can be seen")
         return processor
 
 
@@ -89,7 +114,7 @@ class ScaledEmbedding(nn.Module):  # type: ignore[misc]
         return self._scaled(input_ids)
 
 
-def scale_within_embedding(model: nn.Module) -> None:
+def show_scaled_embedding(model: nn.Module) -> None:
     """Call the scaled embedding ``embed_tokens`` in models whose code scales it afterwards, as vLLM's Gemma does.
 
     The code finds the table under its name all the same: an instance's own attribute comes before its modules.
@@ -114,7 +139,7 @@ def _only_pools(module: nn.Module) -> bool:
     return isinstance(module, Pooler) and next(module.parameters(), None) is None
 
 
-def model_within(llm: LLM) -> nn.Module:
+def inner_model(llm: LLM) -> nn.Module:
     """The model that an engine in this process runs."""
     model = llm.llm_engine.model_executor.driver_worker.worker.model_runner.model
     if not isinstance(model, nn.Module):
@@ -122,7 +147,7 @@ def model_within(llm: LLM) -> nn.Module:
     return model
 
 
-def _take_hooks(module: nn.Module) -> None:
+def _enable_hooks(module: nn.Module) -> None:
     """Classes that vLLM would compile have a ``__call__`` of their own, which calls no hooks."""
     if type(module).__call__ is not nn.Module.__call__:
         type(module).__call__ = nn.Module.__call__
@@ -175,7 +200,7 @@ class EngineProgram:
         if not self._module.pools:
             return SamplingParams(temperature=0, max_tokens=self._count, ignore_eos=True, detokenize=False)
         if self._count > 1:
-            name = type(self._module.within[0]).__name__
+            name = type(self._module.inner[0]).__name__
             raise CaptureError(f"--steps: {name} gives no logits to go on from; capture one step")
         return PoolingParams(task="embed")
 

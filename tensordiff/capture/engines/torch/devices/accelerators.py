@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tensordiff.capture.devices import driver_version
 from tensordiff.capture.engines.torch.devices.offload import execution_device
-from tensordiff.capture.process.nvidia import driver_version
 
 
 def devices_of(model: nn.Module) -> list[torch.device]:

@@ -53,7 +53,7 @@ def compute_device(module: nn.Module) -> torch.device | None:
     return None
 
 
-class _Waiting(NamedTuple):
+class _OffloadedWeight(NamedTuple):
     """A weight that is loaded when it is needed."""
 
     held: Any
@@ -68,11 +68,11 @@ class Weights:
         self.tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
         """As the model has them: of what is offloaded, shape and type alone."""
         is_offloaded = any(tensor.is_meta for tensor in self.tensors.values())
-        self._waiting = dict(_waiting(model)) if is_offloaded else {}
+        self._offloaded = dict(_offloaded(model)) if is_offloaded else {}
 
     def value(self, name: str) -> Tensor:
         """One of them; loaded, where it is offloaded. It stays on the meta device where nobody has its values."""
-        tensor, waiting = self.tensors[name], self._waiting.get(name)
+        tensor, waiting = self.tensors[name], self._offloaded.get(name)
         if waiting is None or not tensor.is_meta:
             return tensor
         try:
@@ -82,19 +82,19 @@ class Weights:
 
     def empty(self) -> list[str]:
         """Those without values that nothing is going to load."""
-        return [name for name, tensor in self.tensors.items() if tensor.is_meta and name not in self._waiting]
+        return [name for name, tensor in self.tensors.items() if tensor.is_meta and name not in self._offloaded]
 
     def values(self) -> dict[str, Tensor]:
         """All of them."""
         return {name: self.value(name) for name in self.tensors}
 
 
-def _waiting(model: nn.Module) -> Iterator[tuple[str, _Waiting]]:
+def _offloaded(model: nn.Module) -> Iterator[tuple[str, _OffloadedWeight]]:
     for prefix, module in model.named_modules():
         for hook in hooks_of(module):
             if (held := getattr(hook, "weights_map", None)) is not None:
                 for name in module.state_dict(keep_vars=True):
-                    yield f"{prefix}.{name}" if prefix else name, _Waiting(held, name)
+                    yield f"{prefix}.{name}" if prefix else name, _OffloadedWeight(held, name)
 
 
 def on_cpu(module: nn.Module) -> nn.Module:

@@ -22,7 +22,7 @@ from tensordiff.capture.engines.torch import facts as run_facts
 from tensordiff.capture.engines.torch.devices.offload import compute_device
 from tensordiff.capture.engines.torch.hooks import Call, cache_layer_of
 from tensordiff.capture.engines.torch.program import first_device
-from tensordiff.capture.engines.torch.tensors import laid_out, placed, to_tensor
+from tensordiff.capture.engines.torch.tensors import to_device, to_tensor, with_strides
 from tensordiff.capture.process.layers import ROOT
 from tensordiff.dump import Dump, Entry
 from tensordiff.errors import CaptureError, printable
@@ -62,7 +62,7 @@ class RebuiltCall(NamedTuple):
         """The tensors, in memory of their own: a layer may write to what it is given."""
         strides = {str(one["tensor"]): one["strides"] for _, one in leaves(self.shape) if "strides" in one}
         return {
-            name: laid_out(tensor, strides[name]) if name in strides else tensor.clone()
+            name: with_strides(tensor, strides[name]) if name in strides else tensor.clone()
             for name, tensor in self.tensors.items()
         }
 
@@ -165,7 +165,8 @@ def rebuild(dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str) ->
     device, wanted = compute_device(module) or first_device(model), _Types(dump, model)
     devices = _cache_devices(held, model, device)
     tensors = {
-        name: placed(wanted.cast(to_tensor(entry.read())), devices.get(name, device)) for name, entry in entries.items()
+        name: to_device(wanted.cast(to_tensor(entry.read())), devices.get(name, device))
+        for name, entry in entries.items()
     }
     config = getattr(module, "config", getattr(model, "config", None))
     return RebuiltCall(tensors, recorded.shape, held, config, device, wanted.notes())

@@ -31,7 +31,7 @@ from tensordiff.util.atomic_write import followed, replacing, write_file
 _FILES = ("weights.pt", "inputs.pt", "expected.pt", "layer.pt2", SCRIPT)
 
 
-class Plain(nn.Module):  # type: ignore[misc]  # torch has no types here
+class PlainLayer(nn.Module):  # type: ignore[misc]  # torch has no types here
     """A layer as one that takes tensors by name and gives tensors by port."""
 
     def __init__(
@@ -57,9 +57,9 @@ class Repro(NamedTuple):
     call: RebuiltCall
     """On the CPU."""
 
-    def plain(self) -> Plain:
+    def plain(self) -> PlainLayer:
         """The layer on the CPU, so that anyone can run it; the script moves it to another device where asked."""
-        return Plain(on_cpu(self.module), self.call.arguments, whole_caches=self.layer == ROOT)
+        return PlainLayer(on_cpu(self.module), self.call.arguments, whole_caches=self.layer == ROOT)
 
 
 def write_bundle(folder: Path, repro: Repro, expected: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> list[str]:
@@ -88,10 +88,10 @@ def write_bundle(folder: Path, repro: Repro, expected: Mapping[str, Tensor], see
             repro_script(layer=repro.layer, module_class=module_class, torch_version=version, device=repro.device),
         )
     if repro.device == "cpu":
-        return [_tried(folder, seen, expected)]
+        return [_try_script(folder, seen, expected)]
     with torch.no_grad():
         on_the_cpu = plain(repro.call.fresh())
-    return [_tried(folder, on_the_cpu, expected), _elsewhere(folder, repro.device, on_the_cpu, seen)]
+    return [_try_script(folder, on_the_cpu, expected), _device_note(folder, repro.device, on_the_cpu, seen)]
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def _save(path: Path, save: Callable[[IO[bytes]], None]) -> None:
         raise WriteError(f"{printable(path)}: cannot be written ({(first.strerror or str(first)).lower()})") from error
 
 
-def _tried(folder: Path, seen: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+def _try_script(folder: Path, seen: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
     """Run the script as its reader will, and see that it says what was seen here."""
     command = [sys.executable, "-I", str(folder / SCRIPT), "--json"]
     ran = subprocess.run(  # noqa: S603 - our own script, in the environment that Python knows of (see Result.open)
@@ -144,7 +144,7 @@ def _tried(folder: Path, seen: Mapping[str, Tensor], expected: Mapping[str, Tens
     return f"{printable(folder / SCRIPT)}: runs with torch alone; {agrees}"
 
 
-def _elsewhere(folder: Path, device: str, on_the_cpu: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> str:
+def _device_note(folder: Path, device: str, on_the_cpu: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> str:
     """How far the CPU is from the device where the layer ran: a bug of that device's kernels shows there alone."""
     worst = max((_rel_l2(seen[port], value) for port, value in on_the_cpu.items() if port in seen), default=0.0)
     how = f"python {SCRIPT} --device {device.partition(':')[0]}"

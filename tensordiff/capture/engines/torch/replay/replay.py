@@ -20,7 +20,7 @@ from tensordiff.capture.engines.torch.facts import forward_location
 from tensordiff.capture.engines.torch.hooks import Call, layer_names
 from tensordiff.capture.engines.torch.program import Program, first_device
 from tensordiff.capture.engines.torch.replay.arguments import RebuiltCall, RecordedCall, rebuild, shape_of
-from tensordiff.capture.engines.torch.replay.bundle import Plain, Repro, write_bundle
+from tensordiff.capture.engines.torch.replay.bundle import PlainLayer, Repro, write_bundle
 from tensordiff.capture.engines.torch.tensors import to_array, to_tensor
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
@@ -59,8 +59,8 @@ def _run(dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str) -> tu
     module = model.get_submodule(layer.removeprefix(ROOT).removeprefix("."))
     try:
         rebuilt = rebuild(dump, recorded, model, layer)
-        plain = Plain(module, rebuilt.arguments, whole_caches=layer == ROOT)
-        before = _chance()
+        plain = PlainLayer(module, rebuilt.arguments, whole_caches=layer == ROOT)
+        before = _rng_states()
         with torch.no_grad():
             given = plain(rebuilt.fresh())
     except CaptureError as error:
@@ -70,7 +70,7 @@ def _run(dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str) -> tu
         raise CaptureError(
             f"{printable(layer)}: called as it was, it raised {type(error).__name__}: {said:.300}"
         ) from error
-    if any(not torch.equal(one, other) for one, other in zip(before, _chance(), strict=True)):
+    if any(not torch.equal(one, other) for one, other in zip(before, _rng_states(), strict=True)):
         why = ", being in training mode" if module.training else ""
         raise CaptureError(
             f"{printable(layer)}: draws random numbers{why}, and a dump does not hold those that it drew; "
@@ -79,7 +79,7 @@ def _run(dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str) -> tu
     return rebuilt, given
 
 
-def _chance() -> list[Tensor]:
+def _rng_states() -> list[Tensor]:
     """Where the random numbers stand, to see whether any are drawn."""
     states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
     # Apple's device has a generator of its own; read in torch/mps/__init__.py, no such device runs these tests.

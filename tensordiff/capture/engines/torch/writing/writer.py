@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from tensordiff.capture.engines.torch.tensors import as_array, resolved, spec_of
-from tensordiff.capture.engines.torch.writing.device_ring import PinnedRing, tensor_pieces
-from tensordiff.capture.engines.torch.writing.ring import Ring
+from tensordiff.capture.engines.torch.writing.ring import PinnedRing, Ring, tensor_pieces
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import EntryKey, Origin, Spec
 from tensordiff.dump.shards import PIECE, pieces, raw
@@ -41,7 +40,7 @@ _LARGE = 1 << 19  # bytes of a tensor that are worth a call of their own, where 
 _LOOK_S = 0.1  # how long fewer bytes wait to be written and told of, and no longer: a run may be killed
 
 
-class Label(NamedTuple):
+class EntryHeader(NamedTuple):
     """What a dump says of a tensor beside its values."""
 
     place: EntryKey
@@ -55,7 +54,7 @@ class _Piece(NamedTuple):
     ring: Ring
     place: int
     nbytes: int
-    begins: Label | None
+    begins: EntryHeader | None
     """The tensor of which they are the first."""
     ready: Any = None
     """The event to wait for, where a GPU may still be writing there."""
@@ -106,7 +105,7 @@ class BackgroundWriter:
             return self._put_from_device(place, origin, plain)
         seen = as_array(plain)
         with self._putting:
-            label = Label(place, Spec(seen.shape, seen.dtype), origin)
+            label = EntryHeader(place, Spec(seen.shape, seen.dtype), origin)
             if not self._beside and seen.nbytes >= _LARGE and seen.flags.c_contiguous:
                 self._write_all((label, raw(seen)))
             else:
@@ -119,8 +118,8 @@ class BackgroundWriter:
 
     # --- where the model is, which should not be kept: no lock is taken where none must be
 
-    def _put_by_copy(self, label: Label, seen: Array) -> None:
-        begins: Label | None = label
+    def _put_by_copy(self, label: EntryHeader, seen: Array) -> None:
+        begins: EntryHeader | None = label
         for part in pieces(seen, self._largest) if seen.nbytes > self._largest else (seen,):
             nbytes = part.nbytes
             if (found := self._ring.take(nbytes)) is None:
@@ -135,7 +134,7 @@ class BackgroundWriter:
         spec = spec_of(tensor)
         if spec is None:
             raise CaptureError(f"tensors of type {tensor.dtype} are not written")
-        begins: Label | None = Label(place, spec, origin)
+        begins: EntryHeader | None = EntryHeader(place, spec, origin)
         with self._putting:
             self._beside = True  # a device computes, and leaves the cores to others
             for part in tensor_pieces(tensor, self._largest):
@@ -143,7 +142,7 @@ class BackgroundWriter:
                 begins = None
         return int(tensor.nbytes)
 
-    def _copied(self, part: Tensor, begins: Label | None) -> _Piece:
+    def _copied(self, part: Tensor, begins: EntryHeader | None) -> _Piece:
         ring = self._pinned_ring() if part.is_cuda else None
         if ring is None:  # the copy is waited for
             found = self._room(self._ring, part.nbytes)
@@ -200,7 +199,7 @@ class BackgroundWriter:
         except BaseException as error:
             self._error = error  # raised where the model is
 
-    def _write_all(self, last: tuple[Label, memoryview] | None = None, *, log: bool = False) -> None:
+    def _write_all(self, last: tuple[EntryHeader, memoryview] | None = None, *, log: bool = False) -> None:
         """Write what waits, and behind it what lies elsewhere and may change as soon as this returns."""
         with self._writing:
             self._raise()
@@ -231,7 +230,7 @@ class BackgroundWriter:
             nbytes += batch[-1].nbytes
         return batch
 
-    def _write(self, batch: list[_Piece], last: tuple[Label, memoryview] | None) -> None:
+    def _write(self, batch: list[_Piece], last: tuple[EntryHeader, memoryview] | None) -> None:
         for piece in batch:
             if piece.begins is not None:
                 self._writer.begin(*piece.begins)

@@ -10,7 +10,7 @@ from tensordiff.util.remote import RemotePath
 from tensordiff.util.temporary_folders import make_temporary_folder, remove_temporary_folder
 
 
-def place_to_write(output: Path, *, overwrite: bool) -> Path:
+def path_to_write(output: Path, *, overwrite: bool) -> Path:
     """Where a dump is written: at ``output`` itself, or in a temporary folder if that is a URL."""
     if not isinstance(output, RemotePath):
         return output
@@ -18,7 +18,7 @@ def place_to_write(output: Path, *, overwrite: bool) -> Path:
     return make_temporary_folder() / output.name
 
 
-def send(written: Path, output: Path) -> None:
+def upload(written: Path, output: Path) -> None:
     """Send what was written to the store that ``output`` is in; does nothing where it lies there already."""
     if not isinstance(output, RemotePath):
         return

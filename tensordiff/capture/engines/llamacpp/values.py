@@ -23,9 +23,19 @@ def gelu(x: Array) -> Array:
     return exact.astype(x.dtype)
 
 
-def recomputed(op: str, sources: Sequence[Array], *, is_swapped: bool = False) -> Array:
+def gelu_output(op: str, sources: Sequence[Array], *, is_swapped: bool = False) -> Array:
     """What a node gives, of what it takes; GEGLU takes gate and up, or both side by side in one."""
     if op == GELU:
         return gelu(sources[0])
     gate, up = sources if len(sources) == 2 else np.split(sources[0], 2, axis=-1)[:: -1 if is_swapped else 1]
     return np.asarray(gelu(gate) * up)
+
+
+def as_halves(values: Array, size: int) -> Array:
+    """Within each head, 0 1 2 3 … to 0 2 … 1 3 …."""
+    return values.reshape(*values.shape[:-1], -1, size // 2, 2).swapaxes(-1, -2).reshape(values.shape)
+
+
+def as_pairs(values: Array, size: int) -> Array:
+    """The reverse."""
+    return values.reshape(*values.shape[:-1], -1, 2, size // 2).swapaxes(-1, -2).reshape(values.shape)
