@@ -1,9 +1,9 @@
 """A run of a source, as the parent process sees it: a job in, events out.
 
-The process itself is held by ``child``. A run normally starts a child and ends it. Given a ``ReusableChild`` it takes
-the child that an earlier run left there, and leaves it again when the run succeeded. A child that holds a model which
-is no longer what a new process would load says so before it writes anything; the run then starts a new child. Every
-run is signed: whatever is run here, this user has asked for.
+``child`` holds the process itself. Normally a run starts a child and ends it. Given a ``ReusableChild``, it takes the
+child that an earlier run gave back, and gives it back again if the run succeeds. If a child's model is no longer what a
+new process would load, the child says so before it writes anything, and the run starts a new child. Every run is
+signed, because this user asked for it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tensordiff.util.remote import is_url
 from tensordiff.util.shell_line import shell_line
 
 _GRACE_S = 3.0  # how long a child may take to end by itself
-_CANCEL_S = 0.5  # and where it was cancelled
-_TAIL = 6000  # characters of the log that go with a failure
+_CANCEL_S = 0.5  # and after it was cancelled
+_TAIL = 6000  # characters of the log that are shown with a failure
 _LOG_KEPT = 1 << 20
 _HINTS = {
     "SIGKILL": "; the system may have run out of memory",
@@ -48,7 +48,7 @@ def _refuse_remote_injection(job: Job) -> None:
 
 
 class Run:
-    """A source being run. Iterate for its events; the last is ``Done`` or ``Failed``."""
+    """A running source. Iterate over its events; the last is ``Done`` or ``Failed``."""
 
     def __init__(self, job: Job, reusable_child: ReusableChild | None = None) -> None:
         _refuse_remote_injection(job)
@@ -99,7 +99,7 @@ class Run:
             yield self._crash()
 
     def _restart(self, why: str) -> Iterator[Event]:
-        """Go on with a new child, because the one an earlier run left cannot be used; unless the run was cancelled."""
+        """Continue with a new child, because the previous run's child cannot be used; unless the run was cancelled."""
         yield Note(f"{why}; a new process is started")
         with self._lock:
             self._child.end(_GRACE_S)
@@ -109,7 +109,7 @@ class Run:
         yield from self._events_until_end()
 
     def result(self) -> Done:
-        """Run to the end and ignore the other events; raises ``CaptureError`` where it failed."""
+        """Run to the end and ignore the other events; raises ``CaptureError`` if it failed."""
         for event in self:
             if isinstance(event, Done):
                 return event
@@ -118,7 +118,7 @@ class Run:
         raise CaptureError(f"{printable(self.job.source)}: was iterated already")
 
     def cancel(self) -> None:
-        """End the child and everything it started; from any thread. Does nothing where the run is over."""
+        """End the child and everything it started; from any thread. Does nothing if the run is over."""
         with self._lock:
             if self._is_given_back:
                 return
@@ -135,7 +135,7 @@ class Run:
 
     @property
     def pid(self) -> int:
-        """The child's process id, which is its group's too."""
+        """The child's process id, which is also the id of its process group."""
         return self._child.pid
 
     def _start_child(self) -> Child:
@@ -145,7 +145,7 @@ class Run:
         return child
 
     def _end(self, event: Done | Failed | None) -> None:
-        """Leave the child for the next run where it can be used; otherwise end it."""
+        """Give the child back for the next run if it can be used again; otherwise end it."""
         with self._lock:
             if isinstance(event, Done) and not self.is_cancelled and self._reusable_child is not None:
                 self._keep_log()

@@ -1,8 +1,8 @@
-"""What ``tensordiff doctor`` says of devices: which ones the engines find, and whether they compute as the CPU does.
+"""The device checks of ``tensordiff doctor``: which devices the engines find, and whether they compute as the CPU does.
 
-Frameworks are asked in their own interpreters. Where torch is, a small model is captured on the CPU and on each of its
-devices, by the same code that captures any other, and the dumps are compared: what no test of this project ever ran on,
-it is tried on where it is installed.
+Frameworks are asked in their own interpreters. If torch is installed, a small model is captured on the CPU and on each
+of torch's devices, by the same code as any other capture, and the dumps are compared. So devices that this project's
+tests never ran on are tested where tensordiff is installed.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from tensordiff.session.session import Session
 
 State = Literal["ok", "missing", "problem"]
 _FRAMEWORKS = {"torch": "py", "max": "max", "onnxruntime": "onnx", "mlx": "mlx", "vllm": "vllm"}
-"""Frameworks that may have devices, and the kind of source that tells which interpreter has them."""
+"""Frameworks that may have devices, and the kind of source whose interpreter has them."""
 _PRINT_REPORTS = "\nimport json, sys\nprint(json.dumps({name: report(name) for name in sys.argv[1:]}))\n"
 _SELF_CHECK = Path(device_report.__file__).parent / "torch" / "devices" / "self_check.py"
 
 
 class Check(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     state: State
-    """``missing`` is what can be done without: an engine that is not installed, say."""
+    """``missing`` means something optional, such as an engine that is not installed."""
     says: str
     do: str = ""
 
 
 def device_checks() -> Iterator[Check]:
-    """The devices of each framework that is installed, then a capture on the CPU and on each of torch's."""
+    """Check the devices of each installed framework, then a capture on the CPU and on each of torch's devices."""
     reports = _reports()
     for framework, found in reports.items():
         yield _devices(framework, found)
@@ -55,10 +55,12 @@ def device_checks() -> Iterator[Check]:
 
 
 def _reports() -> dict[str, Mapping[str, Any]]:
-    """What each framework says, by the interpreter that has it; those that are not installed are left out."""
+    """The report of each framework, from the interpreter that has it; frameworks that are not installed are
+    left out.
+    """
     by_python: dict[str, list[str]] = {}
     for framework, kind in _FRAMEWORKS.items():
-        with suppress(BadFile):  # the user's own file names none, and the engine's line says so
+        with suppress(BadFile):  # the user's own file names none, which the check of the engine reports
             by_python.setdefault(interpreter(kind), []).append(framework)
     found: dict[str, Mapping[str, Any]] = {}
     for python, frameworks in by_python.items():
@@ -70,7 +72,7 @@ def _ask(python: str, frameworks: Sequence[str]) -> dict[str, Mapping[str, Any]]
     try:
         return ask_json(python, Path(device_report.__file__).read_text("utf-8") + _PRINT_REPORTS, *frameworks)
     except NoAnswer as error:
-        # The engines of an interpreter that does not even start are told as missing.
+        # The check of each engine reports an interpreter that does not start.
         return {name: {"error": str(error)} for name in frameworks if error.has_started}
 
 
@@ -113,7 +115,7 @@ def _capture(device: str, folder: Path) -> None:
 
 
 def _read_back(folder: Path) -> Check:
-    """Whether a capture holds what was computed: the model ends in a softmax, whose rows add up to one."""
+    """Check that a capture holds what was computed: the model ends in a softmax, whose rows add up to one."""
     entries = open_dump(folder).entries
     given = [entry.read() for entry in entries if entry.layer == ROOT and not entry.is_input]
     if len(given) != 1 or not np.allclose(given[0].sum(-1), 1, atol=1e-5):

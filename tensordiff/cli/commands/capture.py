@@ -1,4 +1,4 @@
-"""``tensordiff capture``: run a source into a dump, showing its progress on stderr."""
+"""``tensordiff capture``: runs a source into a dump, showing its progress on stderr."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def command(source: str, output: Path, as_json: bool, **options: Any) -> int:
 
 
 def capture(text: str, output: Path, options: dict[str, Any], *, as_json: bool) -> int:
-    """Capture, and print what was written; raises where nothing was."""
+    """Capture, and print what was written; raises if nothing was."""
     source = required_source(text)
     inject, at, rules = options.pop("inject"), options.pop("inject_at"), options.pop("rules")
     if inject is not None:

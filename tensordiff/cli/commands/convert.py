@@ -1,4 +1,4 @@
-"""``tensordiff convert``: any dump as one of our own, or as a safetensors file."""
+"""``tensordiff convert``: writes any dump in tensordiff's own format, or as a safetensors file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tensordiff serve``: the app in a browser, on loopback unless told otherwise; one process a visitor."""
+"""``tensordiff serve``: the app in a browser, on loopback by default, with one process for each visitor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>\d{1,5}))?", r
 
 
 class ServeOptions(NamedTuple):
-    """Where the server is, and what its visitors may do."""
+    """Where the server listens, and what its visitors may do."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -32,7 +32,7 @@ class ServeOptions(NamedTuple):
 
     @property
     def permissions(self) -> Permissions:
-        """What visitors may do; who may run code may write as well."""
+        """What visitors may do; a visitor who may run code may write as well."""
         return Permissions(reruns=self.allow_reruns, writes=self.allow_writes or self.allow_reruns)
 
 
@@ -95,7 +95,7 @@ def serve(reference: Path, candidate: Path, server: ServeOptions, options: Mappi
 def command_line(
     reference: Path, candidate: Path, permissions: Permissions, options: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """What each visitor's process runs: this interpreter, with nothing imported from the current folder."""
+    """The command of each visitor's process: this interpreter, importing nothing from the current folder."""
     params = {param.name: param for param in command.params}
     words = (word for name, value in options.items() for word in _option_words(params[name], value))
     sides = str(reference.absolute()), str(candidate.absolute())
@@ -136,7 +136,7 @@ def _name(server: ServeOptions, port: int) -> str:
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen at a host's addresses, on one port; from now on nobody else can."""
+    """Sockets that listen on a host's addresses, all on one port; from now on no other program can use it."""
     try:
         found = dict.fromkeys(info[::4] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:

@@ -1,7 +1,7 @@
-"""``tensordiff verify``: capture both sides, compare them without and with injection, and write reports of it all.
+"""``tensordiff verify``: captures both sides, compares them without and with injection, and writes reports.
 
-A side that is a dump is not run. Where the candidate is one, the scenario with injection needs a dump that was made so;
-where there is none it is left out, and the summary says so.
+A side that is a dump is not run. If the candidate is a dump, the scenario with injection needs another dump of it that
+was captured with injection; without one the scenario is left out, and the summary says so.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from tensordiff.util.shell_line import shell_line
 
 SCHEMA = "tensordiff.verify/1"
 KEPT = "kept"
-"""The folder for what stays of a stream."""
+"""The folder for what is kept of a stream."""
 
 
 class VerifyOptions(NamedTuple):
@@ -76,7 +76,7 @@ class VerifyOptions(NamedTuple):
     junit: Path | None = None
     as_json: bool = False
     streamed: StreamOptions | None = None
-    """How it is streamed; None where both sides are captured first."""
+    """How to stream; None if both sides are captured first."""
 
 
 @click.command("verify", epilog=f"A source is {spellings()}.")
@@ -123,7 +123,7 @@ def command(reference: Path | None, candidate: Path | None, **options: Any) -> i
     tensordiff verify hf:MODEL max:MODEL -o report
     tensordiff verify hf:MODEL max:MODEL -o report --stream --window 8GB
     """
-    from tensordiff.cli.commands.verify_suite import verify_suite  # which verifies each model by this module
+    from tensordiff.cli.commands.verify_suite import verify_suite  # verify_suite imports this module
 
     choice, keep, suite = take(options, StreamChoice), options.pop("keep"), options.pop("suite")
     require_stream(choice)
@@ -156,20 +156,20 @@ class _Captures(NamedTuple):
     folders: tuple[Path, ...]
     """The dumps that were captured for this."""
     files: tuple[str, ...]
-    """The files that the children were made of."""
+    """The files that the child processes were made of."""
 
 
 class VerifyResult(NamedTuple):
-    """What came of it, and of what."""
+    """The verification, its session, and the files it depends on."""
 
     found: Verification
     session: Session
     files: tuple[str, ...]
-    """The files that the children were made of, where any ran."""
+    """The files that the child processes were made of, if any ran."""
 
 
 def verify(request: Request, options: VerifyOptions) -> int:
-    """Verify and print the result; the exit status. Raises after writing where the result is unknown."""
+    """Verify and print the result; returns the exit status. Raises after writing if the result is unknown."""
     found, session, _ = verify_both(request, options)
     if options.as_json:
         echo(dumps(_as_json(found, options)))
@@ -187,7 +187,7 @@ def verify(request: Request, options: VerifyOptions) -> int:
 
 
 def _weights_of_culprit(model: ReportModel) -> str:
-    """Whether the culprit's weights are the same, where both captures wrote theirs; else nothing."""
+    """A sentence on whether the culprit's weights are the same, if both captures wrote them; else empty."""
     if model.outcome.culprit is None or not model.details:
         return ""
     detail = model.details[0]
@@ -217,11 +217,13 @@ def verify_both(request: Request, options: VerifyOptions, title: str | None = No
 
 
 def _verify_streamed(request: Request, options: VerifyOptions, streamed: StreamOptions, title: str) -> VerifyResult:
-    """Compare while the sources run, and write everything but the scenario with injection, unless a run is given."""
+    """Compare while the sources run, and write everything except the scenario with injection, unless an injected run is
+    given.
+    """
     kept = options.output / KEPT
     for side in ("reference", "candidate"):
         if dump_at(str(kept / side)):
-            shutil.rmtree(kept / side)  # what an earlier verification kept
+            shutil.rmtree(kept / side)  # kept by an earlier verification
     with open_streamed(request, streamed) as session:
         model = _scenario(session, options.output / WITHOUT, title)
         if model.outcome.culprit is not None:
@@ -238,7 +240,7 @@ def _verify_streamed(request: Request, options: VerifyOptions, streamed: StreamO
 
 
 def _not_injected(session: StreamedSession, model: ReportModel, kept: Path) -> tuple[str, tuple[str, ...]]:
-    """Why nothing was injected under ``--stream``, and what to type for it."""
+    """Why nothing was injected under ``--stream``, and the commands that would do it."""
     request, culprit = session.request, model.outcome.culprit
     if request.injected is not None:
         return "", ()
@@ -262,8 +264,8 @@ def _not_injected(session: StreamedSession, model: ReportModel, kept: Path) -> t
 
 
 def _side_name(side: Path) -> str:
-    """For a title: a source as it was given, a dump by the last part of its path."""
-    return str(side) if source_in(side) else Path(os.path.abspath(side)).name  # noqa: PTH100 - of "..", too
+    """A side's name for the title: a source as it was given, a dump by the last part of its path."""
+    return str(side) if source_in(side) else Path(os.path.abspath(side)).name  # noqa: PTH100 - also of ".."
 
 
 def _scenario(session: Session, folder: Path, title: str) -> ReportModel:
@@ -294,7 +296,7 @@ def _as_json(found: Verification, options: VerifyOptions) -> dict[str, object]:
 
 @contextmanager
 def _captures(request: Request, options: VerifyOptions) -> Iterator[_Captures]:
-    """Capture what is not captured yet. Such dumps are removed afterwards, unless they are to be kept."""
+    """Capture the sides that are sources. These dumps are removed afterwards, unless they are to be kept."""
     folders: list[Path] = []
     try:
         yield _capture_all(request, options.output, folders)
@@ -305,7 +307,7 @@ def _captures(request: Request, options: VerifyOptions) -> Iterator[_Captures]:
 
 
 def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captures:
-    """Run the sources, and the candidate's a second time with injection; ``folders`` gets what was written."""
+    """Run the sources, and the candidate a second time with injection; adds the written folders to ``folders``."""
     sources, job = sources_of(request), None
     sources = replace(sources, request=replace(request, injected=None))
     files: list[str] = []
@@ -324,7 +326,7 @@ def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captur
         why_not = _no_injected(request.candidate) if beside is None else _why_not_injected(session, beside)
         return _Captures(session, None if why_not else beside, why_not, tuple(folders), tuple(files))
     folder = output / WITH / CANDIDATE_LAYERS
-    # Injection is about the forward: a gradient has nothing to be injected into.
+    # Injection is about the forward: gradients have nothing to be injected into.
     settings = replace(job.settings, inject=injection(session, "all"), gradients=False)
     job = replace(job, settings=settings, output=str(folder.absolute()))
     folders.append(folder)
@@ -336,14 +338,14 @@ def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captur
 
 
 def _say_weights(session: Session) -> None:
-    """Say whether weights differ, before anything is injected: where they do, that ends most searches."""
+    """Report whether weights differ before anything is injected: a difference in weights ends most searches."""
     for finding in weights_findings(session.weights) if session.weights is not None else ():
         where = f"{printable(finding.where)}: " if finding.where else ""
         say(f"{where}{printable(finding.what)}")
 
 
 def _why_not_injected(session: Session, beside: Path) -> str:
-    """Why a dump that nobody gave, and that only lies beside the candidate, is not taken; nothing where it is."""
+    """Why a dump that merely lies beside the candidate is not used; empty if it is used."""
     try:
         session.with_injected(beside)
     except TensordiffError as error:
@@ -361,7 +363,7 @@ def _no_injected(candidate: Path) -> str:
 
 def _capture(job: Job, folder: Path, label: str) -> Done:
     if dump_at(str(folder)):
-        shutil.rmtree(folder)  # what an earlier verification kept
+        shutil.rmtree(folder)  # kept by an earlier verification
     return follow(Run(replace(job, lists_files=True)), label)
 
 
@@ -384,7 +386,7 @@ def _save_dump(dump: Dump, folder: Path) -> None:
 
 
 def _link(folder: Path, other: Path) -> None:
-    """Copy a dump, by hard links where the file system can do that."""
+    """Copy a dump, with hard links if the file system supports them."""
     shutil.rmtree(other, ignore_errors=True)
     try:
         shutil.copytree(folder, other, copy_function=_link_file)

@@ -1,7 +1,7 @@
 """``hf:PATH_OR_ID``: any transformers model, with its own tokenizer or processor.
 
-The class that the config names is loaded; a causal model where it names none. Inputs are made in ``inputs``. Decoding
-is greedy, with the cache, one forward pass a step.
+Loads the class that the config names, or a causal model if it names none. Inputs are made in ``inputs``. Decoding is
+greedy, with the cache, one forward pass a step.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def run(job: Job, tell: Tell) -> Done:
 
 
 def load_reusable(job: Job, tell: Tell) -> RunJob:
-    """Load a model for several jobs; gives what runs each of them."""
+    """Load a model for several jobs; returns the function that runs each of them."""
     (model, rounded), check = load(job, tell), StateCheck(with_inputs=False)
     return lambda job, tell: perform(check.watch(HubProgram(job, tell, model, rounded)), job, tell)
 
 
 def load(job: Job, tell: Tell) -> tuple[nn.Module, Mapping[str, Any]]:
-    """Load what a job names; also gives what it says of weights that were taken from elsewhere."""
+    """Load the model of a job. Also returns the facts about weights that were taken from a quantized candidate."""
     tell(Phase("loading", job.source.target))
     if job.settings.deterministic:
         make_deterministic()
@@ -56,7 +56,7 @@ def load(job: Job, tell: Tell) -> tuple[nn.Module, Mapping[str, Any]]:
 
 
 class HubProgram:
-    """A transformers model and what it is asked."""
+    """A transformers model and its inputs."""
 
     def __init__(self, job: Job, tell: Tell, model: nn.Module, rounded: Mapping[str, Any]) -> None:
         self.settings, self.model, self._rounded = job.settings, model, rounded
@@ -68,7 +68,7 @@ class HubProgram:
         self.decoded: list[int] = []
 
     def steps(self) -> Steps:
-        """The prompt, then one token a step: one that was settled before, or the likeliest."""
+        """The prompt, then one token a step: the token that was fixed beforehand, or the most likely one."""
         kwargs = _placed(self.inputs.kwargs, first_device(self.model))
         if self.settings.steps > 1:
             kwargs["use_cache"] = True
@@ -83,7 +83,7 @@ class HubProgram:
                 ].tolist()
 
     def facts(self) -> Mapping[str, Any]:
-        """What it was asked."""
+        """The prompt and tokens of the run."""
         return {
             "prompt": self.inputs.prompt,
             "token_ids": self.inputs.token_ids,
@@ -93,7 +93,9 @@ class HubProgram:
 
 
 def load_model(target: str, settings: Settings, tell: Tell) -> nn.Module:
-    """Load a model as the settings say, and say what it lacks; raises a sentence where it cannot be had."""
+    """Load a model as the settings say, and report what the checkpoint lacks; raises ``CaptureError`` if it cannot be
+    loaded.
+    """
     place = placement(settings.device)
     config = load_config(target, settings)
     refuse_linear(config, settings.num_hidden_layers)
@@ -126,9 +128,9 @@ def _moved(model: nn.Module, place: Placement, target: str) -> nn.Module:
 
 
 def _refuse_empty(model: nn.Module, place: Placement, target: str) -> None:
-    """Refuse weights that hold nothing and that no hook loads: the model would run, and compute nothing.
+    """Refuse weights that hold nothing and that no hook loads: the model would run and compute nothing.
 
-    transformers gives such a model where accelerate found room for all of it on the disk alone.
+    transformers returns such a model when accelerate finds room for all of it on the disk alone.
     """
     if empty := Weights(model).empty():
         raise _does_not_fit(target, place, f"there was no room for {empty[0]}")
@@ -148,12 +150,12 @@ def _does_not_fit(target: str, place: Placement, said: str) -> CaptureError:
 def from_pretrained(
     kind: Any, target: str, options: Mapping[str, Any], place: Placement
 ) -> tuple[nn.Module, list[str]]:
-    """Load, and name the weights that the checkpoint lacks; what transformers says becomes one sentence."""
+    """Load a model and name the weights that the checkpoint lacks; turns errors of transformers into one sentence."""
     try:
         model, info = kind.from_pretrained(target, output_loading_info=True, **options)
     except torch.OutOfMemoryError as error:
         raise _does_not_fit(target, place, str(error)) from error
-    except Exception as error:  # transformers raises whatever comes its way
+    except Exception as error:  # transformers may raise any exception
         said = printable(" ".join(str(error).split()))
         raise CaptureError(
             f"hf:{printable(target)}: transformers could not load it ({type(error).__name__}: {said:.400}); "
@@ -175,7 +177,10 @@ def _missing_sentence(missing: Sequence[str], number: int) -> str:
 
 
 def round_weights(model: nn.Module, dtype: torch.dtype) -> None:
-    """Round the weights through a type. Each keeps its own, and so does what is computed: buffers are no weights."""
+    """Round the weights through a type.
+
+    Each weight keeps its own type, and the model still computes in that; buffers are not weights.
+    """
     for name, weight in model.named_parameters():
         if weight.is_meta:
             raise CaptureError(f"--weights-dtype: {name} lies where it cannot be rounded; give one --device")
@@ -193,7 +198,7 @@ def _dtype(option: str, name: str | None) -> Any:
 
 
 def model_class(config: Any, *, trust: bool) -> Any:
-    """The class to load: the one the config names, else a causal model, else whatever the type has."""
+    """The class to load: the one the config names, else a causal model, else whatever class the config's type has."""
     named = next(iter(getattr(config, "architectures", None) or ()), "")
     if trust and getattr(config, "auto_map", None):
         auto = next((name for name in config.auto_map if name.startswith("AutoModelFor")), "AutoModel")
@@ -208,7 +213,7 @@ def model_class(config: Any, *, trust: bool) -> Any:
 
 
 def next_step(model: nn.Module, kwargs: Mapping[str, Any], given: Any, settled: int | None = None) -> dict[str, Any]:
-    """What the model is asked next: the token that is settled, or the likeliest, with the cache."""
+    """The inputs of the next step: the fixed token or the most likely one, with the cache."""
     cache = _cache_of(given)
     if getattr(given, "logits", None) is None or not cache:
         raise CaptureError(
@@ -228,7 +233,9 @@ def next_step(model: nn.Module, kwargs: Mapping[str, Any], given: Any, settled: 
 
 
 def _cache_of(given: Any) -> dict[str, Any]:
-    """The cache that a model gave, by the name it is to be given back; what attends calls it otherwise than mamba."""
+    """The cache in a model's output, under the name it is passed back by: attention models and mamba use different
+    names.
+    """
     found = {name: getattr(given, name, None) for name in ("past_key_values", "cache_params")}
     return {name: cache for name, cache in found.items() if cache is not None}
 

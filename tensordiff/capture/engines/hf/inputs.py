@@ -1,7 +1,7 @@
-"""The inputs of a transformers model: a prompt, token ids, tensors from a file, an image, or seeded random ones.
+"""Inputs of a transformers model: a prompt, token ids, tensors from a file, an image, or seeded random values.
 
-The tokenizer or processor is the model's own. A model that is given nothing runs on inputs made from the seed, and a
-note says so: two sides that are given the same can be compared just as well.
+Uses the model's own tokenizer or processor. A model without given inputs runs on values made from the seed, and a note
+says so: two sides with the same inputs can be compared just as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RATE_HZ = 16_000
 
 @dataclass(frozen=True)
 class Inputs:
-    """Keyword arguments, and where they came from."""
+    """Keyword arguments of a model, and where they came from."""
 
     kwargs: Mapping[str, Any]
     prompt: str | None = None
@@ -36,13 +36,13 @@ class Inputs:
 
     @property
     def token_ids(self) -> list[int] | None:
-        """Of the first of the batch."""
+        """The token ids of the first sequence of the batch."""
         ids = self.kwargs.get("input_ids")
         return ids[0].tolist() if isinstance(ids, Tensor) and ids.dim() == 2 else None
 
 
 def make_inputs(model: nn.Module, target: str, settings: Settings) -> Inputs:
-    """What to ask a model, as the settings say."""
+    """Make the inputs of a model as the settings say."""
     _refuse_several(settings)
     if settings.inputs is not None:
         found = Inputs(read_inputs(Path(settings.inputs)))
@@ -64,7 +64,7 @@ def make_inputs(model: nn.Module, target: str, settings: Settings) -> Inputs:
 
 
 def _refuse_several(settings: Settings) -> None:
-    """One question alone; a picture may have a text beside it."""
+    """Refuse more than one kind of input; only an image may have a prompt beside it."""
     given = {
         "--inputs": settings.inputs, "--input-ids": settings.input_ids, "--prompt": prompt_text(settings),
         "--image": settings.image,
@@ -75,7 +75,7 @@ def _refuse_several(settings: Settings) -> None:
 
 
 def _needs_two_modalities(model: nn.Module) -> bool:
-    """Whether it lays a text beside a picture, as CLIP does, and needs both."""
+    """Whether the model compares a text with a picture, as CLIP does, and needs both."""
     is_contrastive = hasattr(model, "logit_scale") or hasattr(model, "temperature")
     return is_contrastive and {"input_ids", "pixel_values"} <= set(inspect.signature(model.forward).parameters)
 
@@ -95,7 +95,7 @@ def _main_input(model: nn.Module) -> str:
 
 
 def read_inputs(path: Path) -> dict[str, Tensor]:
-    """Keyword arguments from a file of tensors."""
+    """Read keyword arguments from a file of tensors."""
     return {entry.name: to_tensor(entry.read()) for entry in open_dump(path).entries}
 
 
@@ -116,19 +116,19 @@ def _text_inputs(model: nn.Module, target: str, settings: Settings) -> Inputs:
 
 
 def load_tokenizer(target: str, settings: Settings) -> Any:
-    """The model's own tokenizer; None where there is none."""
+    """The model's own tokenizer, or None if it has none."""
     if (folder := Path(target).expanduser()).is_dir() and not has_tokenizer(folder):
-        return None  # transformers would make one up, without a vocabulary
+        return None  # transformers would make up a tokenizer without a vocabulary
     try:
         return transformers.AutoTokenizer.from_pretrained(
             target, revision=settings.revision, trust_remote_code=settings.trust_remote_code
         )
-    except Exception:  # there is no one way in which transformers says that there is none
+    except Exception:  # transformers raises no particular exception for a missing tokenizer
         return None
 
 
 def _accepted_by(model: nn.Module, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without what the tokenizer gives and the model does not take."""
+    """Drop what the tokenizer returns and the model does not accept."""
     taken = inspect.signature(model.forward).parameters
     return {key: value for key, value in encoded.items() if key in taken}
 
@@ -144,7 +144,7 @@ def _image_inputs(target: str, settings: Settings) -> Inputs:
         processor = transformers.AutoProcessor.from_pretrained(
             target, revision=settings.revision, trust_remote_code=settings.trust_remote_code
         )
-    except Exception as error:  # as above
+    except Exception as error:  # transformers may raise any exception
         raise CaptureError(
             f"hf:{printable(target)}: has no processor for a picture; "
             "give its pixel_values with --inputs FILE.safetensors"
@@ -167,7 +167,7 @@ def _open_image(path: Path) -> Any:
 
 
 def _random_inputs(model: nn.Module, name: str, settings: Settings) -> Inputs:
-    """Noise of the right shape for a model that sees or hears."""
+    """Random values of the right shape for a model that takes images or audio."""
     generator = torch.Generator().manual_seed(settings.seed)
     shape = _shape_of(name, model.config)
     if shape is None:
@@ -189,7 +189,7 @@ def _shape_of(name: str, config: Any) -> tuple[int, ...] | None:
 
 
 def _with_decoder_start(model: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """A model with a decoder is given the token that begins."""
+    """Add the decoder's start token for a model with a decoder."""
     if not getattr(model.config, "is_encoder_decoder", False) or "decoder_input_ids" in kwargs:
         return dict(kwargs)
     start = getattr(model.config, "decoder_start_token_id", None)

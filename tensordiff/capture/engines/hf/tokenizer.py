@@ -1,4 +1,7 @@
-"""A prompt as token ids, by the tokenizer that lies with a model, for engines that take tokens and nothing else."""
+"""A tokenizer that lies in a model's folder, for engines that take only tokens.
+
+transformers is imported only when a text is encoded.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def tokenizer(folder: Path | str, *, trust_remote_code: bool = False) -> Callable[[str], tuple[int, ...]]:
-    """A function that encodes a text; transformers is imported when it is called."""
+    """A function that encodes a text as token ids."""
 
     def encode(text: str) -> tuple[int, ...]:
         from transformers import AutoTokenizer
 
         try:
             found: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        except Exception as error:  # transformers raises whatever comes its way
+        except Exception as error:  # transformers may raise any exception
             said = printable(str(error).strip().partition("\n")[0])
             raise CaptureError(
                 f"{printable(folder)}: has no tokenizer ({said:.200}); give --input-ids 1,2,3"

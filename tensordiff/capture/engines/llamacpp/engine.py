@@ -1,7 +1,7 @@
-"""``llamacpp:FILE.gguf``: a GGUF file, run by llama.cpp on the processor.
+"""``llamacpp:FILE.gguf``: a GGUF file, run by llama.cpp on the CPU.
 
-The cache is kept in float32 and attention is computed plainly: llama.cpp's own choice, float16 and flash attention, is
-an approximation that would be taken for an error of the port. No code comes with a GGUF file, and none is run.
+The cache is kept in float32 and attention is computed without flash attention. llama.cpp's defaults, float16 and flash
+attention, are approximations that would look like an error of the port. A GGUF file contains no code, and none is run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run(job: Job, tell: Tell) -> Done:
 
 
 def _refuse(settings: Settings) -> None:
-    """Refuse what cannot be done, and let pass what is so anyway."""
+    """Refuse settings that llama.cpp cannot honour; accept those that describe what it does anyway."""
     if settings.dtype not in (None, "float32"):
         raise CaptureError(
             f"--dtype {printable(settings.dtype)}: llama.cpp computes in float32; convert the file instead"

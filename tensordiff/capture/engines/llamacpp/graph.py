@@ -1,10 +1,10 @@
 """The layers of a llama.cpp graph: which nodes belong to which weight, and what they take and give.
 
-A graph is a list of nodes. Most have no name of their own, or share one with others; what they are for is told by the
-weight they read. So a layer is named after its weight in the GGUF file: ``blk.0.attn_q.weight`` makes the layer
-``model.blk.0.attn.q``, whose input is what is multiplied with it. A norm begins where the mean is taken, and a bias is
-part of its layer; so is the factor that Gemma's embedding is multiplied with, as in transformers. Around these stand
-the attention and the feed-forward part of a block, the block, and the model.
+A graph is a list of nodes. Most have no name of their own or share one with others; the weight that a node reads tells
+what it is for. So a layer is named after its weight in the GGUF file: ``blk.0.attn_q.weight`` becomes the layer
+``model.blk.0.attn.q``, and its input is what is multiplied with the weight. A norm begins where the mean is taken. A
+bias is part of its layer; so is the factor that Gemma multiplies its embedding with, as in transformers. Around these
+layers are the attention and feed-forward part of each block, the block, and the model.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ DTYPES: Mapping[int, DType] = {
     F32: np.dtype(np.float32), F16: np.dtype(np.float16), 24: np.dtype(np.int8), 25: np.dtype(np.int16),
     26: np.dtype(np.int32), 27: np.dtype(np.int64), 28: np.dtype(np.float64), 30: np.dtype(ml_dtypes.bfloat16),
 }  # fmt: skip
-"""The types of ggml that are arrays as they are; the others are quantized."""
+"""The types of ggml that are plain arrays; the others are quantized."""
 ROOT = "model"
 OPERATION = "/op_"
-"""What stands between a layer and the number of an operation in it."""
+"""Separates the name of a layer from the number of an operation in it."""
 _NO_OP = "NONE"
 _EMBEDDING, _SCALED = "token_embd", "inp_scaled"
 _VIEWS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"})
 _NORMS = frozenset({"RMS_NORM", "NORM", "L2_NORM", "GROUP_NORM"})
 _WEIGHTING = frozenset({"MUL", "ADD"})
-"""What a norm does with its weights; in OLMo it has none, and a projection follows."""
+"""What a norm does with its weights. OLMo's norms have none, and a projection follows them."""
 _BLOCK = re.compile(r"(blk\.\d+)\.(.+)")
 _PART = re.compile(r"(attn|ffn)_(?!norm|post_norm)(.+)")
 _WEIGHT = re.compile(r"(.+)\.(?:weight|bias|scale)")
@@ -46,40 +46,45 @@ _INPUT_NAMES = re.compile(r"inp_|cache_|out_ids|attn_inp")
 _LAST_PART = {"attn": ("output", "out"), "ffn": ("down",)}
 _BLOCK_OUTPUT = "l_out"
 _EXPERTS_OUTPUTS = ("ffn_moe_out", "ffn_out")
-"""What a mixture gives: its experts together, and these with those that all tokens share."""
+"""Names of the outputs of a mixture of experts: the experts together, and these plus the experts that all
+tokens share.
+"""
 
 
 class Tensor(NamedTuple):
-    """A tensor of a graph, at its address."""
+    """A tensor of a graph, at its address; all that is known of it without its values."""
 
     address: int
     name: str
     op: str
-    """``MUL_MAT``, ``RMS_NORM``; ``NONE`` of weights, inputs and caches."""
+    """The operation that makes it, such as ``MUL_MAT``; ``NONE`` for weights, inputs and caches."""
     kind: int
-    """Its type, as ggml numbers them."""
+    """ggml's number for its type."""
     shape: tuple[int, ...]
-    """The slowest dimension first, without leading ones of more than two: ``(tokens, features)``."""
+    """The slowest dimension first.
+
+    Leading ones are dropped as long as two dimensions remain: ``(tokens, features)``.
+    """
     strides: tuple[int, ...]
     nbytes: int
     sources: tuple[int, ...]
-    """The addresses of what it is made of."""
+    """The addresses of the tensors it is computed from."""
     view_of: int | None
-    """The address of the tensor in whose memory it lies, where it has none of its own."""
+    """The address of the tensor that owns its memory; None if it owns its memory itself."""
     is_swapped: bool = False
-    """Of a gated activation whose gate and up are one tensor: whether up comes first."""
+    """For a gated activation whose gate and up are one tensor: whether up comes first."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that a layer takes: a source of one of the graph's nodes."""
+    """An input of a layer: a source of one of the graph's nodes."""
 
     port: str
     node: int
     source: int
-    """Its number among the node's sources."""
+    """The index of the tensor among the node's sources."""
     is_restored: bool = False
-    """Whether others read it after the layer, so that what was put there must be taken away again."""
+    """Whether later nodes read the tensor too, so that an injected value must be removed after the layer."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +93,12 @@ class LayerCall:
 
     layer: str
     kind: str
-    """What it is, in the words of ggml: the operation, or ``block``."""
+    """ggml's name for the operation, or ``block``."""
     first: int
     last: int
     inputs: tuple[Input, ...]
     output: str = "output"
-    """The port of what ``last`` gives."""
+    """The port of the output of ``last``."""
     is_root: bool = False
 
     def holds(self, other: LayerCall) -> bool:
@@ -101,7 +106,7 @@ class LayerCall:
         return self.first <= other.first and other.last <= self.last
 
     def is_disjoint(self, other: LayerCall) -> bool:
-        """Whether no node is in both."""
+        """Whether the two calls have no node in common."""
         return self.last < other.first or other.last < self.first
 
 
@@ -111,17 +116,17 @@ class Graph:
 
     nodes: Sequence[Tensor]
     leaves: Mapping[int, Tensor] = field(default_factory=dict)
-    """Weights, inputs and caches by address."""
+    """Weights, inputs and caches, by address."""
     architecture: Architecture = field(default_factory=Architecture)
 
     @cached_property
     def number(self) -> dict[int, int]:
-        """Nodes by address."""
+        """The index of each node, by address."""
         return {node.address: k for k, node in enumerate(self.nodes)}
 
     @cached_property
     def calls(self) -> tuple[LayerCall, ...]:
-        """All layers, in the order in which they begin, outer ones before those within."""
+        """All layers in the order they begin, an outer layer before those within it."""
         modules = list(self._modules())
         calls = [*modules, *self._parts(modules), *self._blocks(modules)]
         if self.nodes:
@@ -131,7 +136,7 @@ class Graph:
         return tuple(sorted(restored, key=lambda call: (call.first, -call.last, call.layer.count("."))))
 
     def operations(self, call: LayerCall) -> Iterator[LayerCall]:
-        """The nodes within a layer as layers of their own; views compute nothing and are left out."""
+        """The nodes within a layer, each as a layer of its own; views compute nothing and are left out."""
         within = range(call.first, call.last + 1)
         for number, k in enumerate(k for k in within if self.nodes[k].op not in _VIEWS and k in self._live_nodes):
             node = self.nodes[k]
@@ -151,7 +156,7 @@ class Graph:
             if name is None or k not in self._live_nodes:
                 continue
             if before is not None and ends[name] and ends[name][-1] == before:
-                ends[name][-1] = k  # its bias, or its scale
+                ends[name][-1] = k  # the bias or the scale of the layer
                 begun[name, k] = begun.pop((name, before))
             else:
                 is_weighted = before is not None and self.nodes[before].op in _NORMS and node.op in _WEIGHTING
@@ -182,7 +187,7 @@ class Graph:
                 yield LayerCall(holder, part, first.first, max(last), inputs[:1])
 
     def _blocks(self, modules: Sequence[LayerCall]) -> Iterator[LayerCall]:
-        """A block ends where what the next one takes is made."""
+        """The blocks. A block ends at the node that makes the next block's input."""
         members: dict[str, list[LayerCall]] = defaultdict(list)
         for module in modules:
             if found := _BLOCK.match(module.layer.removeprefix(f"{ROOT}.")):
@@ -208,21 +213,21 @@ class Graph:
     # --- sources ---------------------------------------------------------------------------------
 
     def tensor(self, address: int) -> Tensor | None:
-        """A node or a leaf."""
+        """The node or leaf at an address."""
         found = self.number.get(address)
         return self.leaves.get(address) if found is None else self.nodes[found]
 
     def _weight(self, node: Tensor) -> str | None:
         """The name of the weight that a node reads, without its ending."""
         if node.op == "ROPE":
-            return None  # its frequencies are no layer of their own
+            return None  # rope's frequencies are not a layer of their own
         leaves = (self.leaves.get(address) for address in node.sources if address not in self.number)
         names = (_WEIGHT.fullmatch(leaf.name) for leaf in leaves if leaf is not None and leaf.op == _NO_OP)
         name = next((found[1] for found in names if found), None)
         return "output" if name == _EMBEDDING and node.op == "MUL_MAT" else name  # tied weights
 
     def _activations(self, k: int) -> list[int]:
-        """The sources of a node that are not weights, by number; those of a type that dumps have."""
+        """The indices of a node's sources that are not weights and whose type dumps have."""
         found = []
         for number, address in enumerate(self.nodes[k].sources):
             source = self.tensor(address)
@@ -237,7 +242,7 @@ class Graph:
         return (Input(f"input_{n}", k, source) for n, source in enumerate(sources))
 
     def _producer(self, k: int) -> int | None:
-        """The node that made a node's first activation, past views."""
+        """The node that made a node's first activation, looking through views."""
         sources = self._activations(k)
         at = self.number.get(self.nodes[k].sources[sources[0]]) if sources else None
         while at is not None and self.nodes[at].op in _VIEWS:
@@ -246,7 +251,7 @@ class Graph:
 
     @cached_property
     def _live_nodes(self) -> Collection[int]:
-        """The nodes that the result, or a cache, is made of."""
+        """The nodes that the result or a cache depends on."""
         reached: set[int] = set()
         waiting = [k for k, node in enumerate(self.nodes) if node.name.startswith("cache_")] + [len(self.nodes) - 1]
         while waiting:
@@ -258,7 +263,7 @@ class Graph:
 
     @cached_property
     def _last_read(self) -> dict[int, int]:
-        """The last node that reads a tensor's memory, by the address of the tensor that owns it."""
+        """The last node that reads a tensor's memory, by the address of the tensor that owns the memory."""
         last: dict[int, int] = {}
         for k, node in enumerate(self.nodes):
             for address in node.sources:
@@ -277,7 +282,10 @@ class Graph:
 
 
 def _norm_without_weight(node: Tensor) -> str | None:
-    """What a norm that reads no weight, as in OLMo, is named after; with one, the node is called ``norm`` only."""
+    """The layer name of a norm that reads no weight, as in OLMo.
+
+    Norms with a weight are named just ``norm`` in the graph.
+    """
     if node.op not in _NORMS:
         return None
     found = _NORM_NODE.fullmatch(node.name)

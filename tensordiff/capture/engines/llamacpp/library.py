@@ -1,7 +1,8 @@
-"""llama.cpp by ctypes: the few functions and structures that a capture needs, of the library in the package xllamacpp.
+"""llama.cpp through ctypes: the few functions and structures of the library in the package xllamacpp that a capture
+needs.
 
-The structures are those of one version of llama.cpp's headers. A library of another version may lay them out
-otherwise, which would read as nonsense; so what is known of their defaults is checked before anything is believed.
+The structures are those of one version of llama.cpp's headers. Another version of the library may lay them out
+differently, which would read as garbage; so known default values are checked first.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _PADDING = 128  # a newer version may have more fields at the end of what it ret
 
 EvalCallback = c.CFUNCTYPE(c_bool, c_void_p, c_bool, c_void_p)
 _LogCallback = c.CFUNCTYPE(None, c.c_int, c_char_p, c_void_p)
-_ERROR = 4  # of the levels of llama.cpp's log
+_ERROR = 4  # a level of llama.cpp's log
 
 
 class KvOverride(c.Structure):
-    """A value of the file's metadata, replaced."""
+    """A replacement for a value of the file's metadata."""
 
     class Value(c.Union):
         """The value, by its type."""
@@ -98,8 +99,9 @@ class Library:
             raise CaptureError(f"{PACKAGE} {version(PACKAGE)}: has no library of llama.cpp in it; install it again")
         self._library = c.CDLL(str(files[0]))
         self.first_error = ""
-        """The first error that llama.cpp wrote into its log, where failures are explained."""
-        self._log = _LogCallback(self._on_log)  # kept: the library calls it for as long as it lives
+        """The first error in llama.cpp's log, which explains a failure."""
+        # a reference is kept because the library calls it for as long as it lives
+        self._log = _LogCallback(self._on_log)
         self.function("llama_log_set", None, _LogCallback, c_void_p)(self._log, None)
         self.function("llama_backend_init", None)()
         self._name = self.function("ggml_get_name", c_char_p, c_void_p)
@@ -116,7 +118,7 @@ class Library:
             self.first_error = said
 
     def function(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-        """A function by its name."""
+        """Look up a function by its name."""
         try:
             found = getattr(self._library, name)
         except AttributeError:
@@ -125,11 +127,11 @@ class Library:
         return found  # type: ignore[no-any-return]
 
     def model_params(self) -> ModelParams:
-        """The defaults for loading a model."""
+        """The default parameters for loading a model."""
         return self.function("llama_model_default_params", ModelParams)()  # type: ignore[no-any-return]
 
     def context_params(self) -> ContextParams:
-        """The defaults for running one."""
+        """The default parameters for running a model."""
         return self.function("llama_context_default_params", ContextParams)()  # type: ignore[no-any-return]
 
     def _check_layout(self) -> None:
@@ -164,7 +166,7 @@ class Library:
         return np.array(_strided(memory, tensor), order="C")
 
     def write(self, tensor: Tensor, values: Array) -> None:
-        """Put other values into a tensor; between them, where it is a view, all stays as it is."""
+        """Overwrite a tensor's values. If it is a view, the memory between its elements stays as it is."""
         memory = self._bytes(tensor)
         _strided(memory, tensor)[...] = values
         self._set(tensor.address, memory.ctypes.data, 0, memory.nbytes)
@@ -180,7 +182,7 @@ def _strided(memory: Array, tensor: Tensor) -> Array:
 
 
 def load_error(path: Path, library: Library, config: Mapping[str, Any] | None = None) -> CaptureError:
-    """That llama.cpp does not load a file, with what it said; ``config`` are the values that it was given instead."""
+    """The error for a file that llama.cpp does not load, with its own message; ``config`` are the overridden values."""
     why = f" ({printable(library.first_error):.300})" if library.first_error else ""
     way_out = config_hint(config) if config else "is it a whole GGUF file?"
     return CaptureError(f"llamacpp:{printable(path)}: llama.cpp could not load it{why}; {way_out}")

@@ -1,9 +1,9 @@
 """A GGUF model as llama.cpp runs it, watched node by node.
 
-llama.cpp asks before each node of a graph whether somebody wants to see it, and again when it is computed. Asked about
-every node, it computes one at a time: what a layer takes can be read and replaced before its first node, what it gives
-after its last. Which nodes make a layer is found out in a first run that is only listed; the tokens of later steps are
-settled there too, so that every pass runs on the same ones.
+llama.cpp asks before each node of a graph whether it should call back with the result. If every answer is yes, it
+computes one node at a time: a layer's inputs can be read and replaced before its first node, its outputs after its
+last. A first run only lists the nodes, to find out which nodes make a layer. It also fixes the tokens of later steps,
+so that every pass runs on the same ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ROPE_OPERATIONS, _ROPE_NODES = ("MUL_MAT", "ADD", "ROPE"), ("Qcur-", "Kcur-")
 
 
 class LoadedModel:
-    """A model in memory, and what its file says of it."""
+    """A model in memory, and the metadata of its file."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path, self.config, self.library = path, config, Library()
@@ -58,7 +58,7 @@ class LoadedModel:
         self.vocabulary_size: int = function("llama_vocab_n_tokens", c_int32, c_void_p)(self.vocabulary)
 
     def metadata(self, key: str) -> str | None:
-        """A value of the file's metadata."""
+        """A value of the file's metadata, as text; None if there is no such key."""
         room = c.create_string_buffer(4096)
         found = self.library.function("llama_model_meta_val_str", c_int32, c_void_p, c_char_p, c_char_p, c_size_t)
         size = found(self.address, key.encode(), room, len(room))
@@ -66,12 +66,12 @@ class LoadedModel:
 
     @property
     def architecture(self) -> str:
-        """``llama``, ``qwen3``."""
+        """The architecture's name in GGUF files, such as ``llama`` or ``qwen3``."""
         return self.metadata("general.architecture") or "unknown"
 
     @property
     def head_size(self) -> int:
-        """The length of a head's query."""
+        """The number of elements of one head's query."""
         said = self.metadata(f"{self.architecture}.attention.key_length")
         if said is not None:
             return int(said)
@@ -80,7 +80,7 @@ class LoadedModel:
         return int(width) // max(int(count), 1)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """A text as tokens, by the file's own vocabulary."""
+        """Encode a text with the file's own vocabulary."""
         if self.metadata("tokenizer.ggml.model") in (None, "none", "no_vocab"):
             raise CaptureError(f"{printable(self.path)}: has no vocabulary; give --input-ids 1,2,3")
         data = text.encode()
@@ -96,7 +96,7 @@ class LoadedModel:
         return tuple(room[:count])
 
     def weights_hash(self) -> str:
-        """Of the file: its size, and a part of every hundredth of it."""
+        """A hash of the file: its size, and a piece of every hundredth of it."""
         size = self.path.stat().st_size
         digest = hashlib.sha256(str(size).encode())
         with self.path.open("rb") as file:
@@ -107,7 +107,7 @@ class LoadedModel:
 
 
 class GgufModel:
-    """A loaded model and the tokens that it is run on; several runs give the same numbers."""
+    """A loaded model and the tokens it is run on; every run gives the same numbers."""
 
     framework = "llama.cpp"
 
@@ -126,7 +126,10 @@ class GgufModel:
         return list(dict.fromkeys(call.layer for graph in self.graphs for call in graph.calls))
 
     def run(self, watch: Watch, calls: Callable[[int], Sequence[LayerCall]] | None = None) -> None:
-        """Run all steps from the beginning; ``calls`` gives those to watch in a step, where not all are."""
+        """Run all steps from the beginning.
+
+        ``calls`` returns the calls to watch in a step; by default all are watched.
+        """
         self._clear()
         for step, (ids, at) in enumerate(self._inputs()):
             if step:
@@ -136,7 +139,7 @@ class GgufModel:
             self._observer.finish()
 
     def facts(self) -> Mapping[str, Any]:
-        """What the manifest says of the run."""
+        """The facts of the run for the manifest."""
         loaded = self.loaded
         return {
             "versions": {"llama.cpp": f"{PACKAGE} {version(PACKAGE)}", "python": platform.python_version()},
@@ -152,11 +155,13 @@ class GgufModel:
         }  # fmt: skip
 
     def parameters(self) -> Iterator[tuple[str, Array]]:
-        """What the file holds, by its names there."""
+        """The tensors of the file, under their names there."""
         return ((item.name, item.stored.read()) for item in parameters_of(open_dump(self.loaded.path)))
 
     def _quantization(self) -> dict[str, Any]:
-        """ggml multiplies blocks with blocks: what meets a quantized weight is rounded to 8 bits first."""
+        """The facts about quantized weights. ggml multiplies quantized blocks with each other, so the other operand is
+        rounded to 8 bits first.
+        """
         items = parameters_of(open_dump(self.loaded.path))
         quantized = {item.name: item.quantization for item in items if item.quantization is not None}
         return quantization_facts(quantized, rounds_activations=True)
@@ -165,7 +170,8 @@ class GgufModel:
 
     def _open(self, length: int) -> int:
         params = self._library.context_params()
-        self._callback = EvalCallback(self._on_node)  # kept: it is called for as long as the context lives
+        # a reference is kept because it is called for as long as the context lives
+        self._callback = EvalCallback(self._on_node)
         params.cb_eval, params.type_k, params.type_v, params.flash_attn_type = self._callback, F32, F32, 0
         params.n_ctx = params.n_batch = params.n_ubatch = max(length, _LEAST_CONTEXT)
         params.n_threads = params.n_threads_batch = max((os.cpu_count() or 2) // 2, 1)
@@ -176,7 +182,7 @@ class GgufModel:
         return context
 
     def _inputs(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        """The tokens of each step, and the position of the first."""
+        """The tokens of each step, and the position of the first one."""
         at = 0
         ids = self.tokens.ids
         for step in range(self.steps):
@@ -185,7 +191,7 @@ class GgufModel:
             ids = (self.following[step],) if step + 1 < self.steps else ()
 
     def _list_graph(self, ids: tuple[int, ...], at: int) -> Graph:
-        """Run a step, list its nodes, and settle the token of the next."""
+        """Run a step, list its nodes, and fix the token of the next step."""
         self._observer = _NodeLister(self._library)
         self._decode(ids, at)
         step = len(self.following)
@@ -219,7 +225,10 @@ class GgufModel:
         self._library.function("llama_memory_clear", None, c_void_p, c.c_bool)(memory, True)
 
     def _on_node(self, address: int, is_asking: bool, _: int | None) -> bool:
-        """Called by llama.cpp. An exception cannot pass through it, and is raised when it returns."""
+        """The callback for llama.cpp.
+
+        An exception cannot pass through llama.cpp, so it is raised after the call returns.
+        """
         if self._error is not None or self._observer is None:
             return False
         try:
@@ -231,7 +240,7 @@ class GgufModel:
     # --- values ----------------------------------------------------------------------------------
 
     def read(self, layer: str, tensor: Tensor, *, is_input: bool = False) -> Array:
-        """A tensor as it is written to a dump."""
+        """A tensor's values in the layout of a dump."""
         values = self._library.read(tensor)
         if self._is_heads_first(layer, values):
             return values.swapaxes(0, 1)
@@ -239,7 +248,7 @@ class GgufModel:
         return as_halves(values, self.loaded.head_size) if is_paired else values
 
     def write(self, layer: str, tensor: Tensor, values: Array, *, is_input: bool = False) -> None:
-        """Put values, laid out as in a dump, into a tensor."""
+        """Overwrite a tensor with values in the layout of a dump."""
         if self._is_heads_first(layer, values):
             values = values.swapaxes(0, 1)
         elif self._is_paired(layer, tensor, is_input=is_input):
@@ -247,7 +256,7 @@ class GgufModel:
         self._library.write(tensor, values)
 
     def _is_paired(self, layer: str, tensor: Tensor, *, is_input: bool) -> bool:
-        """Whether it holds rope's pairs side by side, where Hugging Face has them in two halves."""
+        """Whether a tensor holds rope's pairs interleaved, where Hugging Face has them in two halves."""
         if is_input or not self._architecture.has_paired_rope:
             return False
         if OPERATION in layer:
@@ -259,7 +268,7 @@ class GgufModel:
 
 
 class _NodeLister:
-    """Takes down the nodes of a graph, and lets it run."""
+    """Lists the nodes of a graph while it runs."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -271,14 +280,14 @@ class _NodeLister:
         return False
 
     def graph(self, kind: Architecture) -> Graph:
-        """What was listed."""
+        """The graph that was listed."""
         made = {node.address for node in self._nodes}
         read = {address for node in self._nodes for address in node.sources} - made
         return Graph(self._nodes, {address: self._library.tensor(address) for address in read}, kind)
 
 
 class _NodeWatcher:
-    """Brings what happens in a graph before a watch."""
+    """Reports the calls in a graph to a watch."""
 
     def __init__(self, model: GgufModel, watch: Watch, calls: Sequence[LayerCall], ids: Sequence[int]) -> None:
         self._model, self._watch, self._ids = model, watch, ids
@@ -293,7 +302,7 @@ class _NodeWatcher:
         self._gelu: Array | None = None
 
     def see(self, address: int, *, is_asking: bool) -> bool:
-        """A node is about to be computed, or has been."""
+        """Handle a node that is about to be computed (``is_asking``) or has been."""
         node = self._library.tensor(address)
         if is_asking:
             for call in self._begins[self._node]:
@@ -308,7 +317,7 @@ class _NodeWatcher:
         return True
 
     def finish(self) -> None:
-        """Refuse a graph that had other nodes than the listed one."""
+        """Refuse a graph that had other nodes than when it was listed."""
         if any(number >= self._node for number in self._ends):
             raise CaptureError("llama.cpp ran another graph than it listed before; this is a defect of tensordiff")
 
@@ -341,7 +350,10 @@ class _NodeWatcher:
             self._model.write(call.layer, tensor, before, is_input=True)
 
     def _recomputed(self, node: Tensor) -> Array | None:
-        """What a node should give that ggml looks up in a table; of its sources now, as it may overwrite them."""
+        """The exact output of a node that ggml looks up in a table.
+
+        It is computed from the sources beforehand, because the node may overwrite them.
+        """
         if node.op not in (GELU, GEGLU) or node.kind != F32:
             return None
         sources = [self._library.read(self._library.tensor(address)) for address in node.sources]

@@ -1,6 +1,6 @@
-"""MAX's buffers to numpy arrays and back, bit for bit, in every type that tensordiff knows.
+"""MAX's buffers as numpy arrays and back, bit for bit in every type that tensordiff knows; and writing MAX's weights.
 
-numpy lacks some of MAX's types, and MAX trips over 0-d booleans: those travel as unsigned integers of their width.
+numpy lacks some of MAX's types, and MAX fails on 0-d booleans: those are passed as unsigned integers of the same width.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def from_buffer(buffer: Buffer) -> Array:
 
 
 def to_buffer(values: Array | None, shape: tuple[int, ...], dtype: DType, device: Any) -> Buffer:
-    """A buffer of that shape and type on a device; zeros where there are no values."""
+    """A buffer of this shape and type on a device; filled with zeros if there are no values."""
     kind = DTYPES[dtype.name]
     array = np.zeros(shape, kind) if values is None else np.array(values, kind, order="C").reshape(shape)
     if kind.name in _PLAIN:
@@ -43,7 +43,7 @@ def to_buffer(values: Array | None, shape: tuple[int, ...], dtype: DType, device
 
 
 def write_parameters(weights: Mapping[str, Any], output: Output) -> None:
-    """Write all of them, one after the other."""
+    """Write the weights that MAX's graphs were given: a checkpoint after MAX's loading, renaming and splitting."""
     for name, value in weights.items():
         array = _array(value)
         if array is None:
@@ -53,7 +53,7 @@ def write_parameters(weights: Mapping[str, Any], output: Output) -> None:
 
 
 def _array(value: Any) -> Array | None:
-    """The values of what MAX calls a DLPack array: a buffer, numpy's, or another library's."""
+    """The values of a DLPack array, as MAX calls it: MAX's buffer, numpy's array, or another library's."""
     if isinstance(value, np.ndarray):
         return value if value.dtype.name in DTYPES else None
     buffer = value if isinstance(value, Buffer) else Buffer.from_dlpack(value)

@@ -1,7 +1,7 @@
 """``max:PATH_OR_ID``: a model run by Modular MAX.
 
-One compiled graph serves a plain run and an injected one. The plain run comes first, and shows which inputs there are
-to inject into.
+One compiled graph serves a plain run and an injected one. The plain run comes first and shows which inputs can be
+injected.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def _run(job: Job, found: Checkpoint, where: tuple[DeviceSpec, ...], tell: Tell)
 
 
 def _replayed(engine: CompiledModel, report: InjectionReport | None) -> dict[str, Any]:
-    """Of a layer alone, which one of the reference it answers."""
+    """When a single layer is replayed: the name of the reference's layer it corresponds to."""
     if report is None or not isinstance(engine.listener, SingleLayerListener):
         return {}
     return {"layer": report.reference_layer(engine.listener.layer)}
 
 
 def _model(job: Job, options: ModelOptions, tell: Tell) -> CompiledModel:
-    """What to build: the model, with a layer's operations where asked, or one layer of it."""
+    """The model to build: the whole model, with the operations of a layer if asked, or one layer alone."""
     if job.task == REPLAY:
         return single_layer_model(options, str(job.more["layer"]), tell)
     return CompiledModel(options, tell, OpsListener(job.settings.ops) if job.settings.ops is not None else None)
@@ -97,7 +97,7 @@ def _selection(engine: CompiledModel, settings: Settings) -> Selection:
 def _inject(
     engine: CompiledModel, injection: Injection, count: int, asked: Tokens, plain: Sequence[StepTensors], tell: Tell
 ) -> tuple[Sequence[StepTensors], InjectionReport]:
-    """Run the model again on the reference's inputs; the tokens of later steps are those of the plain run."""
+    """Run the model again on the reference's inputs. Later steps get the tokens of the plain run."""
     following = asked.following or engine.pipeline.chosen
 
     def run(values: Mapping[int, SiteValues]) -> Iterator[StepTensors]:
@@ -115,7 +115,7 @@ def _write(
     report: InjectionReport | None,
     tell: Tell,
 ) -> None:
-    """Write what was recorded, in order, step by step."""  # fmt: skip
+    """Write what was recorded, in order, step by step."""  # Write what was recorded, in order, step by step.
     smallest = leaves(site.layer for tensors in steps for site, _ in tensors)
     wanted = [
         (site, step, array)
@@ -157,10 +157,10 @@ _VENDORS = {"cuda": "NVIDIA", "hip": "AMD", "metal": "Apple"}
 
 
 def gpu_facts(loaded: Sequence[Any]) -> dict[str, Any]:
-    """The GPUs among the devices that a model ran on, whoever made them, and their driver: kernels differ.
+    """The GPUs that a model ran on, of any vendor, and their driver: kernels differ between them.
 
-    ``model_name`` was read in max/_core/driver.pyi; no GPU of MAX's runs these tests. MAX tells no version of CUDA or
-    ROCm: it brings its own kernels, and needs the driver alone.
+    ``model_name`` is used as max/_core/driver.pyi documents it; no GPU that MAX supports runs these tests. MAX reports
+    no version of CUDA or ROCm: it brings its own kernels and needs only the driver.
     """
     gpus = [device for device in loaded if not device.is_host]
     if not gpus:
@@ -175,7 +175,7 @@ def gpu_facts(loaded: Sequence[Any]) -> dict[str, Any]:
 def _model_name(gpu: Any) -> str | None:
     try:
         return str(gpu.model_name)
-    except (AttributeError, ValueError):  # MAX's words for what it does not know of a device
+    except (AttributeError, ValueError):  # what MAX raises for a property that a device does not have
         return None
 
 
@@ -188,7 +188,7 @@ def _modules(engine: CompiledModel) -> str:
 
 
 def _unused_options(settings: Settings) -> Iterator[str]:
-    """What is said for both sides and means something to one."""
+    """Notes about options that are given for both sides and have no effect on MAX."""
     if settings.attn_implementation is not None:
         yield "--attn-implementation says nothing to MAX, which has one attention for a device"
     if settings.deterministic:

@@ -1,7 +1,7 @@
 """One MAX model for as long as a capture needs it: patched, compiled, run step by step, and unpatched.
 
-Which patches a model needs (an encoding that MAX bans on the CPU, a model written for several devices) is decided here;
-how they are made is in ``patches``.
+Decides which patches a model needs (for an encoding that MAX bans on the CPU, or a model written for several devices);
+the patches themselves are in ``patches``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REASON = re.compile(r"constraint failed: ([^\n]+)")
 
 
 class CompiledModel:
-    """A compiled model whose layers are noted and can be given inputs. One ``with`` block."""
+    """A compiled model whose layers are recorded and can be given inputs. Use it in one ``with`` block."""
 
     def __init__(self, options: ModelOptions, tell: Tell, listener: Listener | None = None) -> None:
         self.options, self._tell = options, tell
@@ -42,7 +42,7 @@ class CompiledModel:
         self._held = ExitStack()
         self.merger = Merger()
         self.weights: dict[str, Any] = {}
-        """What the graphs were given, by name, where it is to be written."""
+        """The weights that the graphs were given, by name, if they are to be written."""
 
     def __enter__(self) -> CompiledModel:
         with ExitStack() as held:
@@ -66,7 +66,7 @@ class CompiledModel:
 
     @property
     def instrumented(self) -> Sequence[InstrumentedModel]:
-        """The graphs that layers were noted in."""
+        """The graphs in which layers were recorded."""
         return self.listener.instrumented
 
     def steps(
@@ -76,7 +76,7 @@ class CompiledModel:
         following: Sequence[int] = (),
         given: Mapping[int, SiteValues] | None = None,
     ) -> Iterator[StepTensors]:
-        """Run; gives all that was noted in each step. ``given`` is what to put in, by step."""
+        """Run; yields everything that was recorded in each step. ``given`` are the values to inject, by step."""
         given = given or {}
         self._give(given.get(0, {}))
         try:
@@ -87,7 +87,7 @@ class CompiledModel:
             yield self._step_tensors()
 
     def _step_tensors(self) -> StepTensors:
-        """All that was noted; what is spread over GPUs is put together."""
+        """Everything recorded in this step; tensors spread over GPUs are merged."""
         return self.merger.step([noted for each in self.instrumented if each.run.seen for noted in each.captured()])
 
     def _give(self, given: SiteValues) -> None:
@@ -96,7 +96,7 @@ class CompiledModel:
 
 
 def patch_max(patched: patches.Patches, options: ModelOptions) -> None:
-    """Make MAX build what it would refuse here, though it can, and nothing that nobody looks at."""
+    """Make MAX build what it would refuse although it can run it, and skip what no capture needs."""
     patches.without_log_probabilities(patched)
     patches.allow_encoding(patched, options.encoding)
     if all(device == DeviceSpec.cpu() for device in options.devices):
@@ -130,7 +130,10 @@ def task(found: Checkpoint) -> PipelineTask:
 
 @contextmanager
 def compiling(options: ModelOptions) -> Iterator[None]:
-    """MAX says only that it failed; what it failed at stands far down in the cause."""
+    """Turn a failed compilation into one sentence.
+
+    MAX's error says only that it failed; the reason is deep in its cause.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -142,7 +145,7 @@ def compiling(options: ModelOptions) -> Iterator[None]:
 
 @contextmanager
 def ticking(tell: Tell) -> Iterator[None]:
-    """Tell how long it has taken so far, every second."""
+    """Report every second how long it has taken so far."""
     over, began = threading.Event(), time.monotonic()
 
     def tick() -> None:

@@ -1,9 +1,9 @@
 """One layer alone: a graph of just that layer, its weights, and the inputs of a reference.
 
-The model's own code is traced twice. The first time only the types of what each layer gives are taken. The second time
-every layer that neither contains the wanted one nor lies within it gives a placeholder of that type instead of running,
-and the graph's outputs are those of the wanted layer; the compiler drops the rest. Whatever the layer takes beside
-tensors (a cache, offsets, frequencies) reaches it as in the whole model.
+The model's own code is traced twice. The first time, only the types of each layer's results are recorded. The second
+time, every layer that neither contains the wanted one nor is inside it returns a placeholder of that type instead of
+running, and the graph's outputs are those of the wanted layer; the compiler drops the rest. Arguments that are not
+tensors (a cache, offsets, frequencies) reach the layer as in the whole model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tensordiff.capture.process.layers import find_layer
 from tensordiff.errors import CaptureError, printable
 
 Call = tuple[str, str, int, int]
-"""Graph, layer, share of it and call."""
+"""Graph, layer, shard and number of a call."""
 
 
 class TracingDone(Exception):
@@ -32,7 +32,7 @@ class TracingDone(Exception):
 
 
 class TypeListener(Listener):
-    """Traces a model and learns what its layers give."""
+    """Traces a model and records the types of its layers' results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,13 +41,13 @@ class TypeListener(Listener):
     def trace_call(
         self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Learn what a call gives."""
+        """Record the types of a call's result."""
         result = super().trace_call(at, plain, layer, args, kwargs)
         self.output_types[at.key] = outline(at.record, result)
         return result
 
     def before_compiling(self, graph: Any) -> None:
-        """End where the model's own graph would be compiled."""
+        """Stop where the model's own graph would be compiled."""
         if getattr(graph, "name", None) in self.records:
             raise TracingDone
 
@@ -62,7 +62,9 @@ class SingleLayerListener(Listener):
     def trace_call(
         self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Run the wanted layer and what is in it; what holds it runs unseen; the rest is a placeholder."""
+        """Run the wanted layer and what is in it; run the layers around it unrecorded; replace all others by
+        placeholders.
+        """
         if is_within(at.layer, self.layer):
             return super().trace_call(at, plain, layer, args, kwargs)
         given = self._types.output_types.get(at.key, MISSING)
@@ -80,13 +82,13 @@ class SingleLayerListener(Listener):
             self.active.pop()
 
     def outputs(self, record: GraphRecord, own: Sequence[Any]) -> Sequence[Any]:
-        """Only what was noted."""
+        """The recorded values only."""
         record.model_outputs = 0
         return record.values if record.values else own
 
 
 def single_layer_model(options: ModelOptions, asked: str, tell: Tell) -> CompiledModel:
-    """An engine, not yet entered, that will run one layer of a model and nothing else."""
+    """A model, not yet entered, that runs one layer and nothing else."""
     types = TypeListener()
     try:
         with CompiledModel(options, tell, types):
@@ -99,7 +101,7 @@ MISSING = object()
 
 
 def outline(record: GraphRecord, result: Any) -> Any:
-    """A result with types in the place of values; ``MISSING`` where a placeholder cannot stand for it."""
+    """A result with types in place of values; ``MISSING`` if a placeholder cannot replace it."""
     if (value := value_of(result)) is not None:
         if not record.has_declared_shape(value):
             return MISSING
@@ -114,7 +116,7 @@ def outline(record: GraphRecord, result: Any) -> Any:
 
 
 def placeholder(record: GraphRecord, at: LayerCall, given: Any) -> Any:
-    """Values of the types that an outline says."""
+    """Graph inputs with the types of an outline."""
     if isinstance(given, TensorType):
         return record.placeholder_input(at.site("output"), given)
     if isinstance(given, tuple) and len(given) == 2 and given[0] is Tensor:

@@ -1,4 +1,4 @@
-"""``mlx:PATH_OR_ID``: a model of mlx-lm, from a folder in the layout of Hugging Face or one that mlx-lm converted."""
+"""``mlx:PATH_OR_ID``: a model of mlx-lm, from a folder in Hugging Face's layout or one that mlx-lm converted."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _device(asked: str) -> str:
 
 
 def _folder(target: str, settings: Settings) -> Path:
-    """The folder of a checkpoint; from the hub, where the target is an id."""
+    """The folder of a checkpoint; downloaded from the hub if the target is an id."""
     folder = Path(target).expanduser()
     if folder.is_dir():
         return folder
@@ -76,7 +76,7 @@ def _folder(target: str, settings: Settings) -> Path:
 
     try:
         return Path(snapshot_download(target, revision=settings.revision))
-    except Exception as error:  # the hub raises whatever comes its way
+    except Exception as error:  # the hub may raise any exception
         said = printable(" ".join(str(error).split()))
         raise CaptureError(
             f"mlx:{printable(target)}: is not a folder, nor available on the hub ({type(error).__name__}: {said:.200})"
@@ -84,7 +84,7 @@ def _folder(target: str, settings: Settings) -> Path:
 
 
 def _load(folder: Path, settings: Settings) -> tuple[nn.Module, dict[str, Any]]:
-    """Load a model as the settings say; what mlx-lm says becomes one sentence."""
+    """Load a model as the settings say; turns errors of mlx-lm into one sentence."""
     mx.random.seed(settings.seed)
     config = _config(folder, settings)
     is_short = settings.num_hidden_layers is not None
@@ -94,10 +94,10 @@ def _load(folder: Path, settings: Settings) -> tuple[nn.Module, dict[str, Any]]:
             model, loaded = load_model(
                 folder, strict=not is_short, model_config=config, trust_remote_code=settings.trust_remote_code
             )
-    except SystemExit as error:  # where a model wants another package, mlx-lm prints that and ends
+    except SystemExit as error:  # for a model that needs another package, mlx-lm prints that and exits
         said = printable(" ".join(heard.getvalue().split()))
         raise CaptureError(f"mlx:{printable(folder)}: mlx-lm does not run it: {said or 'it ended':.400}") from error
-    except Exception as error:  # mlx-lm raises whatever comes its way
+    except Exception as error:  # mlx-lm may raise any exception
         said, way_out = printable(" ".join(str(error).split())), _way_out(error, settings)
         raise CaptureError(
             f"mlx:{printable(folder)}: mlx-lm could not load it ({type(error).__name__}: {said:.400}); {way_out}"
@@ -115,7 +115,7 @@ def _load(folder: Path, settings: Settings) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _way_out(error: Exception, settings: Settings) -> str:
-    """What to try when mlx-lm does not load a model: its classes want keys that not every config.json has."""
+    """What to try when mlx-lm does not load a model: its classes need keys that not every config.json has."""
     said = str(error)
     keys = re.findall(r"'(\w+)'", said) if "required positional argument" in said else []
     if keys:
@@ -130,7 +130,7 @@ def _way_out(error: Exception, settings: Settings) -> str:
 
 
 def _config(folder: Path, settings: Settings) -> dict[str, Any]:
-    """What the settings change of the config: whole values at its first level."""
+    """The parts of the config that the settings change, as whole values of its first level."""
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -152,7 +152,7 @@ def _config(folder: Path, settings: Settings) -> dict[str, Any]:
 
 
 def _read_keys(config: dict[str, Any]) -> list[str]:
-    """The keys that mlx-lm's model reads of a config: any other would be dropped in silence."""
+    """The config keys that mlx-lm's model reads; any other key would be dropped silently."""
     classes = inspect.signature(load_model).parameters["get_model_classes"].default
     return sorted(field.name for field in dataclasses.fields(classes(config=config)[1]))
 
@@ -213,7 +213,7 @@ def _dtype_of(model: nn.Module) -> str:
 
 
 def _weights_hash(model: nn.Module) -> str:
-    """Of the names, and the beginning of every weight."""
+    """A hash of the names, and the beginning of every weight."""
     digest = hashlib.sha256()
     for name, weight in sorted(_weights(model)):
         digest.update(f"{name} {weight.shape} {weight.dtype}".encode())

@@ -1,7 +1,7 @@
 """``onnx:FILE``: an exported graph, run by onnxruntime.
 
-The graph is run with its values as outputs and without optimizations. The layers are those of the model that it was
-exported from, as its nodes say. No code comes with a graph, and none is run.
+The graph is run with its values as outputs and without optimizations. The layers are those of the model it was exported
+from, as its nodes record them. A graph contains no code, and none is run.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run(job: Job, tell: Tell) -> Done:
 
 @dataclass(frozen=True)
 class LoadedGraph:
-    """A model, what it is given, and the layers in it."""
+    """A model, its inputs, and the layers in it."""
 
     model: Model
     asked: GraphInputs
@@ -70,7 +70,7 @@ class LoadedGraph:
 
     @classmethod
     def of(cls, job: Job, reference: Dump | None, tell: Tell) -> LoadedGraph:
-        """What a job is about."""
+        """Load what a job names."""
         settings = job.settings
         placed = placement(settings.device, onnxruntime.get_available_providers(), exact=settings.deterministic)
         model = load(job.source.target)
@@ -96,7 +96,7 @@ class LoadedGraph:
         return Ports(self.runner.graph, self.scopes).of(self.root)
 
     def facts(self, settings: Settings) -> dict[str, Any]:
-        """What is known when it ran."""
+        """The facts that are known once it ran."""
         return {
             "versions": run_facts.versions(),
             "device": self.runner.placed.device,
@@ -111,18 +111,18 @@ class LoadedGraph:
 
 
 def _measured(runner: GraphRunner) -> dict[str, ValueInfo]:
-    """What shape inference could not tell, from a run that keeps nothing."""
+    """Types and shapes that inference could not tell, from a run that keeps no values."""
     graph = runner.graph
     values = (name for node in graph.nodes for name in node.output if name and graph.kind(name) is not Kind.CONSTANT)
     unknown = [name for name in values if graph.info(name).nbytes is None]
     try:
         return runner.shapes(unknown) if unknown else {}
     except NodeFailure:
-        return {}  # the run proper will stop there too, and say so
+        return {}  # the actual run will fail there too, and report it
 
 
 def _capture(job: Job, loaded: LoadedGraph, tell: Tell) -> Done:
-    """Run a graph once, and write what its layers were given and gave."""
+    """Run a graph once, and write the inputs and outputs of its layers."""
     ports = _wanted(job, loaded, tell)
     more = parameter_bytes(loaded.model) if job.settings.weights else 0
     _tell_size(job, loaded, size_of(ports, ValueReader(loaded.runner)) + more, tell)
@@ -145,7 +145,7 @@ def _capture(job: Job, loaded: LoadedGraph, tell: Tell) -> Done:
 
 
 def _reading(job: Job, loaded: LoadedGraph) -> AbstractContextManager[ValueReader]:
-    """The graph as it was exported, unless it is wanted as onnxruntime optimizes it."""
+    """Reads from the graph as exported or, if asked, as onnxruntime optimizes it."""
     return optimized(loaded.runner) if job.settings.optimized else nullcontext(ValueReader(loaded.runner))
 
 
@@ -187,7 +187,7 @@ def _wanted(job: Job, loaded: LoadedGraph, tell: Tell) -> list[Port]:
 
 
 def _tell_size(job: Job, loaded: LoadedGraph, nbytes: int, tell: Tell) -> None:
-    """Say what is about to run and how much will be written; refuses where that will not fit."""
+    """Say what is about to run and how much will be written; refuses what will not fit."""
     model_facts = run_facts.about_model(loaded.model, loaded.root)
     tell(Note(f"{printable(model_facts['class'] or 'a graph')}, {printable(loaded.model.path)}"))
     check_job_size(job, nbytes, tell)
@@ -195,7 +195,7 @@ def _tell_size(job: Job, loaded: LoadedGraph, nbytes: int, tell: Tell) -> None:
 
 @contextmanager
 def _node_failures(job: Job) -> Iterator[None]:
-    """A node that cannot be computed ends the run; what was reached is there."""
+    """Turn the failure of a node into the error of the run; what was computed before it is kept."""
     try:
         yield
     except NodeFailure as stopped:
@@ -203,7 +203,7 @@ def _node_failures(job: Job) -> Iterator[None]:
 
 
 def _refuse_fused(job: Job) -> None:
-    """Refuse what needs the parts of a graph where the optimized one is asked for."""
+    """Refuse options that need the nodes of the exported graph together with ``--optimized``."""
     for name in ("inject", "ops"):
         if job.settings.optimized and getattr(job.settings, name) is not None:
             raise CaptureError(

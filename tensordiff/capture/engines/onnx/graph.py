@@ -1,8 +1,8 @@
-"""A graph for looking at: nodes in execution order, the maker and readers of each value, types and shapes.
+"""A graph to analyse: nodes in execution order, the maker and readers of each value, types and shapes.
 
-A value that is another under a second name (``Identity``, a ``Cast`` to the type it has) is taken for that other: an
-exporter that finds two equal casts keeps one, and a norm would seem to give away what it was given. Types and shapes
-are inferred from those of the graph's inputs before anything runs.
+A value that only repeats another under a second name (``Identity``, or a ``Cast`` to the type it already has) counts as
+that other value. Otherwise, where an exporter merges two equal casts, a norm would seem to return its own input. Types
+and shapes are inferred from those of the graph's inputs before anything runs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _ASKING = ("Shape", "Size")
 
 
 class Kind(IntEnum):
-    """What a value follows from."""
+    """What a value depends on."""
 
     CONSTANT = 0
-    """Weights and constants alone."""
+    """Only weights and constants."""
     SHAPE = 1
-    """The shapes of the inputs, whatever is in them."""
+    """Also the shapes of the inputs, but not their values."""
     DATA = 2
-    """What is in the inputs."""
+    """The values of the inputs."""
 
 
 class ValueInfo(NamedTuple):
@@ -43,7 +43,7 @@ class ValueInfo(NamedTuple):
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes that it will take."""
+        """The bytes that it will take, if known."""
         if self.dtype is None or self.shape is None:
             return None
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
@@ -54,23 +54,23 @@ UNKNOWN = ValueInfo()
 
 @dataclass(frozen=True)
 class NodeLinks:
-    """Nodes in execution order, and which reads what."""
+    """Nodes in execution order, and what each of them reads."""
 
     nodes: tuple[NodeProto, ...]
     reads: tuple[tuple[str, ...], ...]
-    """What each node reads, its inner graphs included."""
+    """What each node reads, including its inner graphs."""
     maker: Mapping[str, int]
-    """The node that makes a value; none makes inputs and weights."""
+    """The node that makes a value; inputs and weights have none."""
 
     @classmethod
     def of(cls, nodes: Iterable[NodeProto]) -> NodeLinks:
-        """Look at nodes."""
+        """Index a list of nodes."""
         found = tuple(nodes)
         read = tuple(tuple(dict.fromkeys(reads(node))) for node in found)
         return cls(found, read, {name: k for k, node in enumerate(found) for name in node.output if name})
 
     def needed(self, wanted: Iterable[str]) -> list[NodeProto]:
-        """The nodes that must run for these values, in order."""
+        """The nodes that must run to compute these values, in order."""
         found: set[int] = set()
         waiting = [self.maker[name] for name in wanted if name in self.maker]
         while waiting:
@@ -82,21 +82,21 @@ class NodeLinks:
 
 @dataclass(frozen=True)
 class Graph:
-    """The outermost graph of a model. Values are meant by their first name, see ``same``."""
+    """The outermost graph of a model. Values are identified by their first name, see ``same``."""
 
     links: NodeLinks
     inputs: tuple[str, ...]
     outputs: Mapping[str, str]
-    """The values that the graph gives, by the name it gives them under."""
+    """The output values of the graph, by their output names."""
     same: Mapping[str, str]
-    """Second names, and the value each is."""
+    """Second names, and the first name of each."""
     readers: Mapping[str, tuple[int, ...]]
     kinds: Mapping[str, Kind]
     known: Mapping[str, ValueInfo]
 
     @classmethod
     def of(cls, model: Model, known: Mapping[str, ValueInfo]) -> Graph:
-        """Read a model's graph; ``known`` is what could be told of its values."""
+        """Index a model's graph; ``known`` is what is known of its values."""
         links, inputs = NodeLinks.of(model.nodes), tuple(each.name for each in model.inputs)
         same = _second_names(links.nodes, known)
         outputs = {name: same.get(name, name) for name in model.outputs}
@@ -109,7 +109,7 @@ class Graph:
 
     @property
     def reads(self) -> tuple[tuple[str, ...], ...]:
-        """What each node reads, as it is called there."""
+        """What each node reads, under the names used there."""
         return self.links.reads
 
     @property
@@ -118,15 +118,15 @@ class Graph:
         return self.links.maker
 
     def value(self, name: str) -> str:
-        """A value by its first name."""
+        """The first name of a value."""
         return self.same.get(name, name)
 
     def kind(self, value: str) -> Kind:
-        """What a value follows from."""
+        """What a value depends on."""
         return self.kinds.get(value, Kind.CONSTANT)
 
     def data_reads(self, k: int) -> list[str]:
-        """The values that a node reads for what is in them."""
+        """The values whose content a node reads, not only their shape."""
         return [] if self.nodes[k].op_type in _ASKING else [self.value(name) for name in self.reads[k]]
 
     def info(self, value: str) -> ValueInfo:
@@ -134,7 +134,9 @@ class Graph:
         return self.known.get(value, UNKNOWN)
 
     def is_activation(self, value: str) -> bool:
-        """Whether a value is worth a look: no weight, and no length or index that only says how others are laid out."""
+        """Whether a value is worth recording: not a weight, and not a length or index that only describes the layout of
+        others.
+        """
         kind, known = self.kind(value), self.info(value)
         if kind is not Kind.SHAPE:
             return kind is Kind.DATA
@@ -143,7 +145,7 @@ class Graph:
 
 
 def reads(node: NodeProto) -> Iterator[str]:
-    """The values that a node reads, and its inner graphs read from outside of them."""
+    """The values that a node reads, and those that its inner graphs read from outside."""
     yield from filter(None, node.input)
     for inner in subgraphs(node):
         own = {each.name for each in (*inner.input, *inner.initializer)}
@@ -169,7 +171,10 @@ def _changes_nothing(node: NodeProto, known: Mapping[str, ValueInfo]) -> bool:
 
 
 def _readers(links: NodeLinks, same: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
-    """Who reads a value, under any name; who only gives it a second name, or asks for its shape, does not read it."""
+    """The nodes that read a value under any name.
+
+    A node that only gives it a second name, or reads its shape, does not count.
+    """
     readers: dict[str, list[int]] = defaultdict(list)
     for k, (node, names) in enumerate(zip(links.nodes, links.reads, strict=True)):
         if node.op_type not in _ASKING and not any(name in same for name in node.output):
@@ -190,25 +195,25 @@ def _kinds(links: NodeLinks, inputs: Iterable[str]) -> dict[str, Kind]:
     return kinds
 
 
-_SMALL = 1024  # elements of a weight that shape inference may want to read
+_SMALL = 1024  # elements of a weight that shape inference may need to read
 
 
 def infer(model: Model, given: Mapping[str, tuple[int, ...]]) -> dict[str, ValueInfo]:
-    """Types and shapes of all values, as far as they can be told from the inputs' shapes."""
+    """Infer types and shapes of all values from the inputs' shapes, as far as possible."""
     light = _without_weights(model)
     for each in light.graph.input:
         _set_shape(each, given[each.name])
     try:
         found = shape_inference.infer_shapes(light, data_prop=True)
     except (shape_inference.InferenceError, DecodeError, EncodeError, ValueError, RuntimeError):
-        found = light  # less is known then, and a run will tell
+        found = light  # less is known then; a run will measure it
     told = (*found.graph.input, *found.graph.value_info)
     weights = {each.name: ValueInfo(_dtype(each.data_type), tuple(each.dims)) for each in model.weights}
     return weights | {each.name: _known(each) for each in told}
 
 
 def _without_weights(model: Model) -> ModelProto:
-    """A copy whose large weights are names and shapes."""
+    """A copy that has only the names and shapes of large weights."""
     light = ModelProto(ir_version=model.rest.ir_version, opset_import=model.rest.opset_import)
     light.graph.name = "light"
     light.graph.node.extend(model.nodes)

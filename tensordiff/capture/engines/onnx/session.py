@@ -1,9 +1,10 @@
-"""Running a graph with onnxruntime: any of its values, for the same inputs, as often as they are asked for.
+"""Runs a graph with onnxruntime: computes any of its values for the same inputs, as often as needed.
 
-A session is made of the nodes that the wanted values need, with those values as its outputs and nothing optimized,
-since what is fused has no value of its own. onnxruntime holds every output of a session until the run is over, so large
-requests are made in parts, a session each. Which execution providers ``--device`` means is decided here: ``auto`` is
-cuda where this onnxruntime has it, else the cpu; the cpu always comes last, for what a provider has no kernel for.
+A session is made of the nodes that the requested values need. Those values are its outputs, and nothing is optimized,
+since fused nodes have no values of their own. onnxruntime holds every output of a session until the run is over, so
+large requests are split, with a session for each part. The execution providers for ``--device`` are chosen here:
+``auto`` is cuda if this onnxruntime has it, else the cpu. The cpu always comes last, for operators without a kernel in
+the other provider.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 class Placement(NamedTuple):
-    """The providers in the order they are asked."""
+    """The execution providers, in order of preference."""
 
     device: str
-    """As a person would name it: ``cpu``, ``cuda:0``."""
+    """As ``--device`` would name it: ``cpu``, ``cuda:0``."""
     providers: tuple[tuple[str, Mapping[str, str]], ...]
     is_optional: bool = False
-    """Whether another will do, since nobody asked for this one."""
+    """Whether the CPU will do instead, because the user did not ask for this provider."""
 
 
 def placement(asked: str, available: Sequence[str], *, exact: bool = False) -> Placement:
-    """What a person's ``--device`` means where these providers are to be had; ``exact`` rules TF32 out."""
+    """The providers for a value of ``--device``, out of the available ones; ``exact`` rules out TF32."""
     choice = parse_device(asked)
     cpu: tuple[str, Mapping[str, str]] = (CPU, {})
     if choice.kind == "cpu" or (choice.kind == "auto" and CUDA not in available):
@@ -61,7 +62,7 @@ def placement(asked: str, available: Sequence[str], *, exact: bool = False) -> P
 
 
 def active_placement(placed: Placement, active: Sequence[str]) -> Placement:
-    """What became of it: onnxruntime goes on without a provider that will not start."""
+    """The placement that took effect: onnxruntime continues without a provider that does not start."""
     first = placed.providers[0][0]
     if first in active:
         return placed
@@ -78,7 +79,7 @@ _FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class Feed(NamedTuple):
-    """A value that is given instead of made."""
+    """A value that is given instead of computed."""
 
     array: Array
     elem_type: int
@@ -86,7 +87,7 @@ class Feed(NamedTuple):
 
 @dataclass
 class GraphRunner:
-    """A model with its inputs, ready to be asked for values."""
+    """A model with its inputs, ready to compute values."""
 
     model: Model
     graph: Graph
@@ -94,14 +95,14 @@ class GraphRunner:
     placed: Placement
     deterministic: bool = False
     runs: int = 0
-    """How often the graph was run, or part of it."""
+    """How often the graph, or part of it, was run."""
 
     def values(
         self, wanted: Iterable[str], links: NodeLinks | None = None, more: Mapping[str, Feed] | None = None
     ) -> dict[str, Array | str]:
-        """Values by name; in the place of one that cannot be had, why.
+        """Compute values by name. For a value that cannot be had, returns the reason instead.
 
-        ``links`` are other nodes than the graph's; ``more`` is what they read beside its inputs.
+        ``links`` are other nodes than the graph's; ``more`` is what they read besides its inputs.
         """
         feeds = {**self.feeds, **(more or {})}
         names = list(dict.fromkeys(wanted))
@@ -127,7 +128,7 @@ class GraphRunner:
         return {name: ValueInfo(types[name], shape) for name, shape in zip(tensors, lengths, strict=True)}
 
     def _types_of(self, nodes: Sequence[NodeProto], wanted: Sequence[str]) -> dict[str, DType | None]:
-        """What onnxruntime takes values for: it knows its own operators, which nobody else infers."""
+        """The types of values according to onnxruntime: only it can infer the results of its own operators."""
         types = {name: self.graph.info(name).dtype for name in wanted}
         unknown = [name for name, dtype in types.items() if dtype is None]
         if not unknown:
@@ -151,7 +152,7 @@ class GraphRunner:
         return self._start(self.model.serialize(nodes, inputs, outputs), options)
 
     def optimize(self, path: Path) -> None:
-        """Write the graph down as onnxruntime optimizes it, its weights in a file beside it."""
+        """Write the graph as onnxruntime optimizes it, with its weights in a file beside it."""
         options = self._options()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.optimized_model_filepath = str(path)
@@ -163,7 +164,7 @@ class GraphRunner:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.enable_mem_reuse = (
-            False  # planning it takes the square of the nodes, and saves nothing where no output is
+            False  # planning is quadratic in the number of nodes, and saves nothing because every value is an output
         )
         options.use_deterministic_compute = self.deterministic
         options.add_session_config_entry(_FOLDER, str(self.model.folder))
@@ -178,7 +179,7 @@ class GraphRunner:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """What onnxruntime says becomes one sentence."""
+        """Turn errors of onnxruntime into one sentence."""
         try:
             yield
         except FAILURES as error:
@@ -186,7 +187,7 @@ class GraphRunner:
 
 
 def _read_of(more: Mapping[str, Feed], nodes: Sequence[NodeProto]) -> dict[str, Feed]:
-    """Those that these nodes read."""
+    """The feeds that these nodes read."""
     names = {name for node in nodes for name in reads(node)} if more else ()
     return {name: feed for name, feed in more.items() if name in names}
 
@@ -199,7 +200,7 @@ def _declared(name: str, feed: Feed) -> ValueInfoProto:
 
 
 def to_value(feed: Feed) -> Any:
-    """An array as onnxruntime takes it, of the types numpy lacks too."""
+    """An array as onnxruntime takes it, including types that numpy lacks."""
     array = np.asarray(feed.array, order="C")
     if array.dtype.isbuiltin == 1:
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
@@ -208,7 +209,7 @@ def to_value(feed: Feed) -> Any:
 
 
 def as_array(value: Any) -> Array | str:
-    """What onnxruntime gave as an array, of the types numpy lacks too; or why it is not one."""
+    """A value of onnxruntime as an array, including types that numpy lacks; or why it is not one."""
     if not value.has_value() or not value.is_tensor():
         return f"it is no tensor but a {printable(value.data_type())}"
     dtype = _dtype_of(value.element_type())
@@ -217,14 +218,14 @@ def as_array(value: Any) -> Array | str:
     if dtype.isbuiltin == 1:
         found: Array = value.numpy()
         return found
-    # numpy has no such type, so the bytes are taken and called what they are.
+    # numpy has no such type, so the bytes are copied and given the type.
     nbytes = value.tensor_size_in_bytes()
     raw = ctypes.string_at(value.data_ptr(), nbytes) if nbytes else b""
     return np.frombuffer(bytearray(raw), dtype).reshape(value.shape())
 
 
 def _dtype_of(number: int) -> DType | None:
-    """A type that is written; one with several elements a byte is not."""
+    """A type that dumps have; types with several elements a byte are not written."""
     if number in _PACKED or number == TensorProto.STRING:
         return None
     dtype = helper.tensor_dtype_to_np_dtype(number)
@@ -240,6 +241,6 @@ _SAID = {"float": "FLOAT", "double": "DOUBLE", **{name.lower(): name for name, _
 
 
 def _dtype_said(text: str) -> DType | None:
-    """``tensor(float)`` as a type."""
+    """Parse a type such as ``tensor(float)``."""
     name = _SAID.get(text.removeprefix("tensor(").removesuffix(")"))
     return None if name is None else _dtype_of(TensorProto.DataType.Value(name))

@@ -1,7 +1,7 @@
-"""Running a torch program on the reference's inputs.
+"""Runs a torch program on the reference's inputs.
 
-A first pass lists the calls and their tensors; nothing of it is written. The passes that follow call layers with the
-reference's tensors, as ``capture.injection`` decides. Here tensors are found among a module's arguments and replaced.
+A first pass lists the calls and their tensors and writes nothing. The following passes call layers with the reference's
+tensors, as ``capture.injection`` decides. Here the tensors are found in a module's arguments and replaced.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
 def list_run(
     injection: Injection, steps: Any, step: Step, job: Job, tell: Tell, layer: str | None = None
 ) -> tuple[ListingSink, InjectionPlan]:
-    """A first pass, of which nothing is written: the entries there are, and the plan for them."""
+    """Run a first pass that writes nothing; returns the entries it found, and the injection plan for them."""
     seen = ListingSink()
     run_steps(Recorder(seen), steps, step, job, tell, "listing tensors")
     return seen, plan_injection(injection, seen.entries, seen.aliases, layer=layer)
@@ -100,7 +100,7 @@ def random_numbers(step: Step) -> dict[str, str]:
 
 @dataclass
 class _LayerFilter:
-    """Passes on the layers that a pass is for."""
+    """Passes on the tensors of some layers only."""
 
     sink: Sink
     layers: frozenset[str]
@@ -112,7 +112,7 @@ class _LayerFilter:
 
 @dataclass
 class InjectionPatch:
-    """Puts the reference's tensors in the place of a run's own, in one pass."""
+    """Replaces a run's own tensors by the reference's, in one pass."""
 
     injector: Injector
     injection_pass: Pass
@@ -130,7 +130,7 @@ class InjectionPatch:
         return swap_arguments(args, kwargs, _tensors(values, found.tensors), cache_layer=call.cache_layer)
 
     def output(self, call: Call, output: Any) -> Any:
-        """What a layer is to give."""
+        """What a layer is to return."""
         if call.layer not in self.injection_pass.outputs:
             return output
         own = find(output, "output").tensors
@@ -157,9 +157,10 @@ def _tensors(values: Mapping[str, Array], own: Mapping[str, Tensor]) -> dict[str
 
 @dataclass
 class _Replacements:
-    """The tensors to put in. Where one tensor stood at several ports, one replacement does too, if its values allow.
+    """The tensors to put in. If one tensor was at several ports, one replacement is used for all, if its values allow.
 
-    Modules look at that: attention whose query is its key computes both in one go, and rounds otherwise.
+    Modules check for this: attention whose query and key are the same tensor computes both at once, and rounds
+    differently.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -171,14 +172,14 @@ class _Replacements:
             if replaced is own and before.tobytes() == value.tobytes():
                 self.tensors[port] = made
                 return
-        # Its type first: a device may lack the type that the reference has.
+        # Convert the type first: the device may not support the reference's type.
         given = to_device(to_tensor(value).to(own.dtype), own.device)
         self.tensors[port] = given if own.is_contiguous() else with_strides(given, own.stride())
         self._made.append((value, own, self.tensors[port]))
 
 
 def _objects(shape: Any, port: str = "input") -> list[tuple[str, str]]:
-    """Arguments that are no tensors and hold none we look into, by port, with their class."""
+    """Arguments that are not tensors and contain none that can be found, by port, with their class."""
     if not isinstance(shape, dict):
         return []
     if set(shape) == {"args", "kwargs"}:

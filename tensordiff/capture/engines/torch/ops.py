@@ -1,8 +1,8 @@
-"""Inside a layer: every operation that runs while one module does, without an edit to anyone's source.
+"""Inside a layer: every operation that runs during a module's call, without editing any source.
 
-Operations are seen where torch dispatches them, so functions that are no modules are seen too. They are named
-``layer/op_03_aten.mm``, with the line of the model's own code that asked for them, found in the stack without the
-frames of torch and tensordiff. What a function of that code returned (rope, an attention interface) is recorded as
+Operations are recorded where torch dispatches them, so functions that are not modules are recorded too. They are named
+``layer/op_03_aten.mm``, with the line of the model's own code that called them, found in the stack without the frames
+of torch and tensordiff. The results of functions in that code (rope, an attention interface) are recorded as
 ``layer/fn_00_apply_rotary_pos_emb``. Weights are not written.
 """
 
@@ -63,16 +63,16 @@ def _is_accelerate(file: str) -> bool:
 
 
 def _is_placement(frame: FrameType | None) -> bool:
-    """Whether accelerate asked for an operation: it loads weights and moves tensors between devices."""
+    """Whether accelerate called an operation: it loads weights and moves tensors between devices."""
     while frame is not None and not is_of_model(frame.f_code):
         if _is_accelerate(frame.f_code.co_filename):
-            return frame.f_code.co_name != "new_forward"  # which calls the module's own
+            return frame.f_code.co_name != "new_forward"  # new_forward calls the module's own forward
         frame = frame.f_back
     return False
 
 
 def is_of_model(code: CodeType) -> bool:
-    """Whether code is the model's: neither torch's nor ours nor Python's."""
+    """Whether code belongs to the model: not to torch, tensordiff, accelerate or Python."""
     return _is_model_file(code.co_filename)
 
 
@@ -85,15 +85,15 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 @dataclass
 class Stacks:
-    """Stacks of what was seen, each frame kept once."""
+    """Stacks of operations and functions, with each frame stored once."""
 
     outermost: FrameType | None = None
-    """The frame that called the layer; what lies beyond is not kept."""
+    """The frame that called the layer; frames beyond it are not stored."""
     frames: dict[str, int] = field(default_factory=dict)
     of: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, name: str, frame: FrameType | None, inside: str) -> CodeLocation:
-        """Remember where something was asked for; the nearest place in the model's code."""
+        """Store the stack of an operation or function; returns the nearest location in the model's code."""
         found, near = self._walk(frame), user_frame(frame)
         if name not in self.of:
             texts = [f"within {inside}", *found]
@@ -114,12 +114,12 @@ class Stacks:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """For the manifest: every frame once, and their numbers by name, nearest first."""
+        """For the manifest: every frame once, and by name the indices of its frames, nearest first."""
         return {"frames": list(self.frames), "of": self.of}
 
 
 _INTERNAL = {"aten.detach", "aten.alias", "aten.lift_fresh"}
-"""What torch does for its own book-keeping."""
+"""Operations that torch runs for its own bookkeeping."""
 
 
 def capture_ops(program: Program, job: Job, tell: Tell) -> Done:
@@ -152,13 +152,11 @@ def capture_ops(program: Program, job: Job, tell: Tell) -> Done:
 
 
 _NO_LAYER = r"(?!)"  # an expression that matches no layer: hooks only count calls here
-_OPERATIONS_FACTOR = (
-    4  # a guess: what operations are given and give, to what the modules around them are given and give
-)
+_OPERATIONS_FACTOR = 4  # a guess: bytes of the operations' inputs and outputs, per byte of those of the modules
 
 
 def _injection_patch(layer: str, steps: Any, step: Step, job: Job, tell: Tell) -> InjectionPatch | None:
-    """What gives the layer the reference's inputs, where that is asked for: found out in a pass of its own."""
+    """The patch that gives the layer the reference's inputs, if requested; planned in a pass of its own."""
     injection = job.settings.inject
     if injection is None:
         return None
@@ -175,7 +173,7 @@ def _injected(patch: InjectionPatch | None, job: Job, step: Step) -> dict[str, A
 
 
 def _storages(tensors: Iterable[Tensor]) -> set[int]:
-    """Where weights lie, to tell them from what flows. A weight that is quantized is several tensors in one."""
+    """The addresses of weights, to tell them from activations. A quantized weight consists of several tensors."""
     parts = (part for tensor in tensors for _, part in plain_parts("", tensor))
     return {part.untyped_storage().data_ptr() for part in parts if not part.is_meta and not is_lazy(part)} - {0}
 
@@ -187,7 +185,7 @@ def _weights(module: nn.Module, *, recurse: bool) -> Iterator[Tensor]:
 
 @dataclass
 class LayerWatch:
-    """One layer being watched, for as long as ``on`` lasts."""
+    """Watches one layer, for as long as ``on`` lasts."""
 
     layer: str
     recorder: Recorder
@@ -197,14 +195,14 @@ class LayerWatch:
     stacks: Stacks = field(default_factory=Stacks)
     count: int = 0
     is_on: bool = False
-    """Whether it runs now: a module that calls itself is watched from its outermost call."""
+    """Whether the layer is running: a module that calls itself is watched from its outermost call."""
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
         """Watch the layer whenever it is called."""
         name = self.layer.removeprefix(ROOT).removeprefix(".")
         module = model.get_submodule(name)
-        attribute = own_forward(module)  # what accelerate does before and after it is no operation of the model's
+        attribute = own_forward(module)  # what accelerate does before and after it is no operation of the model
         forward = getattr(module, attribute)
         setattr(module, attribute, self._watched(forward))
         try:
@@ -248,16 +246,16 @@ class LayerWatch:
         return self._ops - 1
 
     def next_function(self) -> int:
-        """The number of a function, likewise."""
+        """The number of a function, from 0 at every call of the layer."""
         self._functions += 1
         return self._functions - 1
 
     def is_activation(self, tensor: Tensor) -> bool:
-        """Whether a tensor is no weight, and no view of one."""
+        """Whether a tensor is neither a weight nor a view of one."""
         where = _storages([tensor])
         if not where or not where & self.weights:
             running = self.recorder.running
-            # The weights of a module that is offloaded are elsewhere in each call.
+            # The weights of an offloaded module are at other addresses in each call.
             return running is None or running.module is None or not where & self._loaded(running.module)
         return False
 
@@ -267,7 +265,7 @@ class LayerWatch:
 
 
 class _OperationRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
-    """Sees every operation as torch dispatches it."""
+    """Records every operation as torch dispatches it."""
 
     def __init__(self, watch: LayerWatch) -> None:
         super().__init__()
@@ -275,7 +273,7 @@ class _OperationRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch has 
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch would import its compiler to keep it away from here, for seconds; nothing is compiled in a capture."""
+        """Keep torch from importing its compiler, which takes seconds; nothing is compiled in a capture."""
         return False
 
     def __torch_dispatch__(
@@ -299,7 +297,7 @@ def _activations(watch: LayerWatch, tensors: dict[str, Tensor]) -> dict[str, Ten
 
 @contextmanager
 def _record_returns(watch: LayerWatch) -> Iterator[None]:
-    """Sees what functions of the model's own code return, while the layer runs."""
+    """Record what functions of the model's own code return, while the layer runs."""
 
     def profile(frame: FrameType, event: str, given: Any) -> None:
         if event == "return" and given is not None and _is_function(frame.f_code):

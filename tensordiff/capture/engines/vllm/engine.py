@@ -1,7 +1,7 @@
 """``vllm:PATH_OR_ID``: a model run by vLLM, eagerly and in this process, one sequence at a time.
 
-vLLM compiles what it can, and then nothing within the model can be seen; ``enforce_eager`` turns that off. The rest of
-a capture is what it is for every torch model.
+vLLM compiles what it can, and nothing inside compiled code can be recorded; ``enforce_eager`` turns that off. The rest
+of a capture is the same as for every torch model.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def run(job: Job, tell: Tell) -> Done:
 
 
 def load_reusable(job: Job, tell: Tell) -> RunJob:
-    """Load a model for several jobs; gives what runs each of them."""
+    """Load a model for several jobs; returns the function that runs each of them."""
     settings = job.settings
     tempfile.tempdir = os.environ.get(SCRATCH, tempfile.tempdir)  # vLLM leaves a file there when its process ends
     _refuse(job)
@@ -84,7 +84,7 @@ def _length(asked: Tokens, settings: Settings) -> int:
 
 
 def _load(target: str, settings: Settings, length: int) -> LLM:
-    """Load a model as the settings say; what vLLM says becomes one sentence."""
+    """Load a model as the settings say; turns errors of vLLM into one sentence."""
     try:
         pools = _pools(target, settings)
         with kept_weights(), weights_of_first_layers(settings.num_hidden_layers):
@@ -97,7 +97,7 @@ def _load(target: str, settings: Settings, length: int) -> LLM:
             )  # fmt: skip
     except CaptureError:
         raise
-    except Exception as error:  # vLLM raises whatever comes its way
+    except Exception as error:  # vLLM may raise any exception
         said = printable(" ".join(str(error).split()))
         raise CaptureError(
             f"vllm:{printable(target)}: vLLM could not load it ({type(error).__name__}: {said:.400}); "
@@ -106,7 +106,7 @@ def _load(target: str, settings: Settings, length: int) -> LLM:
 
 
 def _pools(target: str, settings: Settings) -> bool:
-    """Whether a model makes one embedding of all tokens: vLLM then takes nothing for logits, and wants a tokenizer."""
+    """Whether a model makes one embedding of all tokens. vLLM then takes no logits processor, and needs a tokenizer."""
     asked = EngineArgs(
         model=target, revision=settings.revision, trust_remote_code=settings.trust_remote_code, skip_tokenizer_init=True
     )
@@ -114,7 +114,7 @@ def _pools(target: str, settings: Settings) -> bool:
 
 
 def _own_dtype(target: str, settings: Settings) -> str:
-    """The checkpoint's own type, which vLLM would take for a wish: it runs float32 in 16 bits unless told otherwise."""
+    """The checkpoint's own type. It must be given, because vLLM by default runs float32 checkpoints in 16 bits."""
     config = AutoConfig.from_pretrained(
         target, revision=settings.revision, trust_remote_code=settings.trust_remote_code
     ).get_text_config()
@@ -122,13 +122,13 @@ def _own_dtype(target: str, settings: Settings) -> str:
 
 
 def _overrides(settings: Settings) -> Callable[[Any], Any] | None:
-    """``--config`` and ``--num-hidden-layers``, as they are for hf: sources."""
+    """``--config`` and ``--num-hidden-layers``, as for hf: sources."""
     if not settings.config and settings.num_hidden_layers is None:
         return None
 
     def change(config: Any) -> Any:
         if type(config) is PretrainedConfig:
-            return config  # vLLM first asks with an empty one, to see whether another class is wanted
+            return config  # vLLM first calls with an empty config, to see whether another class is wanted
         for key, value in settings.config.items():
             override(config, key, value)
         if settings.num_hidden_layers is not None:

@@ -1,8 +1,8 @@
-"""One layer alone: rebuilt with its weights, called as a dump says it was called, its outputs written as a dump.
+"""One layer alone: rebuilt with its weights, called as a dump recorded it, with its outputs written as a dump.
 
-How it was called is made again by ``rebuild``. A layer that cannot be called so is refused, and so is one that draws
-random numbers: what it gives is then no measure of it. With a bundle, the layer is exported, so that anyone can run it
-with torch alone.
+``rebuild`` makes the arguments of the call. A layer that cannot be called in this way is refused, and so is one that
+draws random numbers, because its output then says nothing about it. With a bundle, the layer is exported, so that
+anyone can run it with only torch.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def replay(program: Program, job: Job, tell: Tell) -> Done:
 
 
 def _run(dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str) -> tuple[RebuiltCall, dict[str, Tensor]]:
-    """Call a layer as it was called, and see what it gives."""
+    """Call a layer as it was called in the dump; returns the call and its outputs."""
     module = model.get_submodule(layer.removeprefix(ROOT).removeprefix("."))
     try:
         rebuilt = rebuild(dump, recorded, model, layer)
@@ -65,7 +65,7 @@ def _run(dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str) -> tu
             given = plain(rebuilt.fresh())
     except CaptureError as error:
         raise CaptureError(f"{printable(layer)}: cannot be called as it was: {error}") from error
-    except Exception as error:  # whatever a model may raise
+    except Exception as error:  # a model may raise anything
         said = printable(str(error).strip().partition("\n")[0])
         raise CaptureError(
             f"{printable(layer)}: called as it was, it raised {type(error).__name__}: {said:.300}"
@@ -80,14 +80,15 @@ def _run(dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str) -> tu
 
 
 def _rng_states() -> list[Tensor]:
-    """Where the random numbers stand, to see whether any are drawn."""
+    """The states of the random number generators, to see whether a layer draws numbers."""
     states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
-    # Apple's device has a generator of its own; read in torch/mps/__init__.py, no such device runs these tests.
+    # Apple's device has a generator of its own (see torch/mps/__init__.py; the tests run on machines without such a
+    # device).
     return [*states, torch.mps.get_rng_state()] if torch.backends.mps.is_available() else states
 
 
 def find_call(dump: Dump, asked: str, step: int, number: int) -> RecordedCall:
-    """The call of a layer that a person means."""
+    """The call of a layer that a user means."""
     try:
         layer = find_layer(asked, (entry.layer for entry in dump.entries))
     except CaptureError as error:
@@ -109,7 +110,7 @@ def find_call(dump: Dump, asked: str, step: int, number: int) -> RecordedCall:
 def _write(
     job: Job, facts: Mapping[str, Any], recorded: RecordedCall, module: nn.Module, given: Mapping[str, Tensor]
 ) -> None:
-    """What came of it, as a dump that can be compared with the other."""
+    """Write the outputs as a dump that can be compared with the other one."""
     names, call = [entry.name for entry in recorded.inputs.values()], recorded.call
     place = forward_location(type(module))
     with DumpWriter(job.output, facts, overwrite=True) as writer:

@@ -1,4 +1,4 @@
-"""Sinks for the tensors that hooks see: one that writes them to a dump, one that only lists them."""
+"""Sinks for the tensors that hooks see: one writes them to a dump, one only lists them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensordiff.dump.model import Entry, EntryKey, Origin
 
 @dataclass
 class WritingSink:
-    """Copies every tensor and hands it to the writer, until the budget is spent."""
+    """Copies every tensor and passes it to the writer, until the budget is spent."""
 
     writer: BackgroundWriter
     budget: Budget
@@ -37,19 +37,22 @@ class WritingSink:
         self.entries += 1
 
     def notes(self) -> list[str]:
-        """What was left out, as sentences."""
+        """Notes on what was left out."""
         return self.budget.notes()
 
 
 def _why_not_now(tensor: Tensor) -> str | None:
-    """A graph of CUDA that is being captured runs nothing yet, and a copy that is waited for would break it off."""
+    """Why a tensor cannot be copied now.
+
+    While a CUDA graph is captured nothing runs, and waiting for a copy would abort it.
+    """
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return "a CUDA graph was being captured, and its tensors have no values yet; capture a run without CUDA graphs"
     return None
 
 
 def _origin(seen: CallTensor) -> Origin:
-    """Where a tensor arose: in its module, or where an operation was asked for."""
+    """Where a tensor was made: in its module, or where an operation was called."""
     module = seen.call.module
     if module is None:
         file, line = seen.place or (None, None)
@@ -62,7 +65,7 @@ _origins: dict[type, Origin] = {}
 
 
 def _of_module(kind: type) -> Origin:
-    """The same for every tensor of a class: made once."""
+    """The origin of all tensors of a class, made once."""
     if (found := _origins.get(kind)) is None:
         _origins[kind] = found = Origin(kind.__name__, *forward_location(kind))
     return found
@@ -70,11 +73,11 @@ def _of_module(kind: type) -> Origin:
 
 @dataclass
 class ListingSink:
-    """Remembers what there was, and no values: the entries that a dump of this run would have."""
+    """Lists the entries that a dump of this run would have, without values."""
 
     entries: list[Entry] = field(default_factory=list)
     aliases: dict[EntryKey, EntryKey] = field(default_factory=dict)
-    """Inputs that are the very tensor of an earlier entry, unchanged since."""
+    """Inputs that are the same tensor as an earlier entry, unchanged since."""
 
     def __post_init__(self) -> None:
         self._first: dict[int, tuple[weakref.ref[Tensor], int, EntryKey]] = {}
