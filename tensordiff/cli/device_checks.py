@@ -65,7 +65,7 @@ def _reports() -> dict[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
     for python, frameworks in by_python.items():
         found |= _ask(python, frameworks)
-    return {name: said for name, said in found.items() if "ModuleNotFoundError" not in str(said.get("error"))}
+    return {name: one for name, one in found.items() if "ModuleNotFoundError" not in str(one.get("error"))}
 
 
 def _ask(python: str, frameworks: Sequence[str]) -> dict[str, Mapping[str, Any]]:
@@ -82,8 +82,8 @@ def _devices(framework: str, found: Mapping[str, Any]) -> Check:
     if (says := found.get("says")) is not None:
         return Check(f"{framework} devices", "ok", str(says))
     devices = found["devices"]
-    said = ", ".join(f"{device} ({name})" for device, name in devices.items())
-    return Check(f"{framework} devices", "ok", f"cpu, {said}" if said else "cpu")
+    text = ", ".join(f"{device} ({name})" for device, name in devices.items())
+    return Check(f"{framework} devices", "ok", f"cpu, {text}" if text else "cpu")
 
 
 def _self_checks(folder: Path, names: Sequence[str]) -> Iterator[Check]:
@@ -119,8 +119,8 @@ def _read_back(folder: Path) -> Check:
     entries = open_dump(folder).entries
     given = [entry.read() for entry in entries if entry.layer == ROOT and not entry.is_input]
     if len(given) != 1 or not np.allclose(given[0].sum(-1), 1, atol=1e-5):
-        said = f"{len(entries)} tensors of a small model, and its output is not what a softmax gives"
-        return Check("self-check on cpu", "problem", said, "do not trust captures of this install; please report it")
+        text = f"{len(entries)} tensors of a small model, and its output is not what a softmax gives"
+        return Check("self-check on cpu", "problem", text, "do not trust captures of this install; please report it")
     return Check("self-check on cpu", "ok", f"{len(entries)} tensors of a small model, captured and read back")
 
 
@@ -129,9 +129,9 @@ def _compare(device: str, folder: Path) -> Check:
     outcome = session.outcome(session.rows())
     errors = [row.diff.rel_l2 for row in outcome.rows if row.diff is not None]
     worst = max(errors, default=0.0)
-    said = f"{len(errors)} tensors of a small model, rel_l2 at most {worst:.1e} from the CPU's"
+    text = f"{len(errors)} tensors of a small model, rel_l2 at most {worst:.1e} from the CPU's"
     if outcome.verdict == "agrees":
-        return Check(f"self-check on {device}", "ok", said)
+        return Check(f"self-check on {device}", "ok", text)
     culprit = f", first in {outcome.culprit.pair.name}" if outcome.culprit is not None else ""
     do = "do not use this device for a reference; its driver or torch may be at fault"
-    return Check(f"self-check on {device}", "problem", f"{outcome.verdict}: {said}{culprit}", do)
+    return Check(f"self-check on {device}", "problem", f"{outcome.verdict}: {text}{culprit}", do)

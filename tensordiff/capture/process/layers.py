@@ -50,32 +50,32 @@ def leaves(layers: Iterable[str]) -> set[str]:
     return names - {holder for layer in names for holder in holders(layer)}
 
 
-def find_layer(asked: str, layers: Iterable[str], canonical: Callable[[str], str] | None = None) -> str:
+def find_layer(name: str, layers: Iterable[str], canonical: Callable[[str], str] | None = None) -> str:
     """The layer that a user means; raises ``CaptureError`` if there is none, or more than one.
 
     Tried in this order: the whole name, the name without ``model.``, the canonical name, the end of a name.
     ``canonical`` maps a name to its canonical one, by default with tensordiff's own rules.
     """
     names = list(dict.fromkeys(layers))
-    if asked in names:
-        return asked
-    candidates = next(filter(None, _candidates(asked, names, canonical or _by_own_rules(names))), [])
+    if name in names:
+        return name
+    candidates = next(filter(None, _candidates(name, names, canonical or _by_own_rules(names))), [])
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
         raise CaptureError(
-            f"{printable(asked)}: there are {len(candidates)} of that name; "
+            f"{printable(name)}: there are {len(candidates)} of that name; "
             f"give one whole: {printable(', '.join(candidates[:4]))}"
         )
-    near = ", ".join(get_close_matches(asked, names, 4, 0.3)) or "none"
-    raise CaptureError(f"{printable(asked)}: there is no such layer; near it: {printable(near)}")
+    near = ", ".join(get_close_matches(name, names, 4, 0.3)) or "none"
+    raise CaptureError(f"{printable(name)}: there is no such layer; near it: {printable(near)}")
 
 
-def _candidates(asked: str, names: list[str], canonical: Callable[[str], str]) -> Iterator[list[str]]:
-    yield [name for name in names if name.removeprefix(f"{ROOT}.") == asked]
-    wanted = canonical(asked)
+def _candidates(text: str, names: list[str], canonical: Callable[[str], str]) -> Iterator[list[str]]:
+    yield [name for name in names if name.removeprefix(f"{ROOT}.") == text]
+    wanted = canonical(text)
     yield [name for name in names if canonical(name) == wanted]
-    end = _PREFIX.sub("", asked)
+    end = _PREFIX.sub("", text)
     yield [name for name in names if name.endswith(f".{end}")]
 
 

@@ -29,27 +29,27 @@ class Tokens:
     notes: tuple[str, ...] = field(default=())
 
 
-def tokens(settings: Settings, reference: Dump | None, encode: Callable[[str], tuple[int, ...]]) -> Tokens:
+def choose_tokens(settings: Settings, reference: Dump | None, encode: Callable[[str], tuple[int, ...]]) -> Tokens:
     """The tokens to run on, as the settings say; ``encode`` encodes a prompt."""
-    theirs = _ids_of(reference)
+    reference_ids = _ids_of(reference)
     following = following_tokens(settings, reference)
     if settings.input_ids is not None:
-        return _checked(Tokens(tuple(settings.input_ids), None, following), theirs, "--input-ids")
-    asked = prompt_text(settings)
-    if asked is None and theirs is not None:
+        return _checked(Tokens(tuple(settings.input_ids), None, following), reference_ids, "--input-ids")
+    given = prompt_text(settings)
+    if given is None and reference_ids is not None:
         prompt = reference.facts.get("prompt") if reference is not None else None
-        return Tokens(theirs, prompt if isinstance(prompt, str) else None, following)
-    text = PROMPT if asked is None else asked
-    notes = () if asked is not None else (f"no prompt was given, so it is: {PROMPT}",)
-    return _checked(Tokens(encode(text), text, following, notes), theirs, "the prompt")
+        return Tokens(reference_ids, prompt if isinstance(prompt, str) else None, following)
+    text = PROMPT if given is None else given
+    notes = () if given is not None else (f"no prompt was given, so it is: {PROMPT}",)
+    return _checked(Tokens(encode(text), text, following, notes), reference_ids, "the prompt")
 
 
-def _checked(found: Tokens, theirs: tuple[int, ...] | None, what: str) -> Tokens:
+def _checked(found: Tokens, reference_ids: tuple[int, ...] | None, what: str) -> Tokens:
     if not found.ids:
         raise CaptureError(f"{what} has no tokens; give a longer one, or --input-ids 1,2,3")
-    if theirs is not None and theirs != found.ids:
+    if reference_ids is not None and reference_ids != found.ids:
         raise CaptureError(
-            f"{what} gives the tokens {list(found.ids)[:12]}, the reference was run on {list(theirs)[:12]}; "
+            f"{what} gives the tokens {list(found.ids)[:12]}, the reference was run on {list(reference_ids)[:12]}; "
             "leave it out and the reference's are taken"
         )
     return found

@@ -279,12 +279,12 @@ class Person:
         return None
 
 
-def _word(said: str | None) -> str:
+def _word(answer: str | None) -> str:
     """The command that an answer means; the end of the input means quit."""
-    if said is None:
+    if answer is None:
         return "quit"
-    said = said.lower()
-    return next((word for word in _WORDS if said in (word, word[0])), "")
+    answer = answer.lower()
+    return next((word for word in _WORDS if answer in (word, word[0])), "")
 
 
 def _show(row: Row, bisect: Bisect) -> None:

@@ -103,8 +103,8 @@ def _engines() -> Iterator[Check]:
         lacking = [package for package in engine.packages if package not in versions]
         where = "" if python == sys.executable else f" ({python})"
         if not lacking:
-            said = ", ".join(f"{package} {versions[package]}".strip() for package in engine.packages)
-            yield Check(f"{kind}:", "ok", said + where)
+            versions_text = ", ".join(f"{package} {versions[package]}".strip() for package in engine.packages)
+            yield Check(f"{kind}:", "ok", versions_text + where)
             continue
         extra = _EXTRAS.get(kind)  # it also pins the tested versions
         pip = f"pip install 'tensordiff[{extra}]'" if extra else f"pip install {' '.join(lacking)}"

@@ -170,17 +170,17 @@ class VerifyResult(NamedTuple):
 
 def verify(request: Request, options: VerifyOptions) -> int:
     """Verify and print the result; returns the exit status. Raises after writing if the result is unknown."""
-    found, session, _ = verify_both(request, options)
+    verification, session, _ = verify_both(request, options)
     if options.as_json:
-        echo(dumps(_as_json(found, options)))
+        echo(dumps(_as_json(verification, options)))
     else:
-        echo(found.whole.sentence)
-        if about_weights := _weights_of_culprit(found.whole):
+        echo(verification.whole.sentence)
+        if about_weights := _weights_of_culprit(verification.whole):
             echo(about_weights)
-        if found.left_out:
-            say(f"the scenario with injection was left out: {printable(found.left_out_sentence)}")
+        if verification.left_out:
+            say(f"the scenario with injection was left out: {printable(verification.left_out_sentence)}")
         say(f"written: {printable(options.output / 'summary.md')}")
-    outcome = found.whole.outcome
+    outcome = verification.whole.outcome
     if outcome.verdict == "unknown":
         raise inconclusive_error(session, outcome)
     return outcome.exit_status
@@ -208,12 +208,12 @@ def verify_both(request: Request, options: VerifyOptions, title: str | None = No
             session = session.with_injected(captures.injected)
             whole = build_report(session, measure(session), title=without.title)
         has_layers = options.save_layers or not captures.folders
-        found = Verification(whole, without, injected, captures.left_out, has_layers=has_layers)
-        write_file(options.output / "summary.md", verify_summary(found), make_folders=True)
+        verification = Verification(whole, without, injected, captures.left_out, has_layers=has_layers)
+        write_file(options.output / "summary.md", verify_summary(verification), make_folders=True)
         write_junit(options.junit, whole.outcome, whole.title)
         if options.save_layers:
             _save_layers(session, options.output)
-    return VerifyResult(found, session, captures.files)
+    return VerifyResult(verification, session, captures.files)
 
 
 def _verify_streamed(request: Request, options: VerifyOptions, streamed: StreamOptions, title: str) -> VerifyResult:
@@ -233,10 +233,10 @@ def _verify_streamed(request: Request, options: VerifyOptions, streamed: StreamO
         reference = kept / "reference" if "reference" in names else session.reference.path
         candidate = kept / "candidate" if "candidate" in names else session.candidate.path
         sides = str(reference), str(candidate)
-        found = Verification(model, model, None, why, inject_with=lines, keep=streamed.keep, sides=sides)
-        write_file(options.output / "summary.md", verify_summary(found), make_folders=True)
+        verification = Verification(model, model, None, why, inject_with=lines, keep=streamed.keep, sides=sides)
+        write_file(options.output / "summary.md", verify_summary(verification), make_folders=True)
         write_junit(options.junit, model.outcome, model.title)
-    return VerifyResult(found, session, ())
+    return VerifyResult(verification, session, ())
 
 
 def _not_injected(session: StreamedSession, model: ReportModel, kept: Path) -> tuple[str, tuple[str, ...]]:
@@ -274,16 +274,16 @@ def _scenario(session: Session, folder: Path, title: str) -> ReportModel:
     return model
 
 
-def _as_json(found: Verification, options: VerifyOptions) -> dict[str, object]:
-    models = {WITHOUT: found.without, **({WITH: found.injected} if found.injected else {})}
+def _as_json(verification: Verification, options: VerifyOptions) -> dict[str, object]:
+    models = {WITHOUT: verification.without, **({WITH: verification.injected} if verification.injected else {})}
     return {
         "schema": SCHEMA,
         "output": str(options.output),
-        "verdict": found.whole.verdict,
-        "sentence": found.whole.sentence,
-        "culprit": culprit_json(found.whole.outcome.culprit),
-        "victims": [row.pair.name for row in found.whole.victims],
-        "left_out": found.left_out_sentence or None,
+        "verdict": verification.whole.verdict,
+        "sentence": verification.whole.sentence,
+        "culprit": culprit_json(verification.whole.outcome.culprit),
+        "victims": [row.pair.name for row in verification.whole.victims],
+        "left_out": verification.left_out_sentence or None,
         "scenarios": {
             name: {"verdict": model.verdict, "pairs": len(model.rows), "counts": model.counts, **model.statistics}
             for name, model in models.items()

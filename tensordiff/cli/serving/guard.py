@@ -106,8 +106,8 @@ class Guard:
         return await handler(request)
 
     def _is_called_by_name(self, request: web.Request) -> bool:
-        said = request.headers.getall("Host", [])
-        return len(said) == 1 and said[0].lower() in self.hosts
+        hosts = request.headers.getall("Host", [])
+        return len(hosts) == 1 and hosts[0].lower() in self.hosts
 
     def _exchange(self, request: web.Request) -> web.Response:
         """Exchange the token for the cookie, and lead on to an address without the token."""
@@ -127,10 +127,10 @@ def _is_origin_own(request: web.Request) -> bool:
 
     A websocket always has an Origin, opening a page never does.
     """
-    said = request.headers.getall("Origin", [])
+    origins = request.headers.getall("Origin", [])
     own = tuple(f"{scheme}://{request.headers['Host'].lower()}" for scheme in ("http", "https"))
     is_websocket = "upgrade" in request.headers
-    return len(said) == 1 and said[0].lower() in own if said or is_websocket else True
+    return len(origins) == 1 and origins[0].lower() in own if origins or is_websocket else True
 
 
 def _is_same(given: str, secret: str) -> bool:

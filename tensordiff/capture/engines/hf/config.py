@@ -8,7 +8,7 @@ from typing import Any
 import transformers
 
 from tensordiff.capture.settings import Settings
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, on_one_line, printable
 
 _COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "num_decoder_layers", "encoder_layers", "decoder_layers")
 _PER_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers")
@@ -21,10 +21,10 @@ def load_config(target: str, settings: Settings) -> Any:
             target, revision=settings.revision, trust_remote_code=settings.trust_remote_code
         )
     except Exception as error:  # transformers may raise any exception
-        said = printable(" ".join(str(error).split()))
-        hint = "; if you trust the code it brings, --trust-remote-code" if "remote" in said else ""
+        reason = on_one_line(error)
+        hint = "; if you trust the code it brings, --trust-remote-code" if "remote" in reason else ""
         raise CaptureError(
-            f"hf:{printable(target)}: its config cannot be loaded ({type(error).__name__}: {said:.400}); "
+            f"hf:{printable(target)}: its config cannot be loaded ({type(error).__name__}: {reason:.400}); "
             f"give a folder with config.json, or the id of a model on the hub{hint}"
         ) from error
     for key, value in settings.config.items():

@@ -28,7 +28,7 @@ from tensordiff.capture.process.reusable_engine import RunJob
 from tensordiff.capture.process.tokens import following_tokens
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, on_one_line, printable
 
 
 def run(job: Job, tell: Tell) -> Done:
@@ -38,8 +38,8 @@ def run(job: Job, tell: Tell) -> Done:
 
 def load_reusable(job: Job, tell: Tell) -> RunJob:
     """Load a model for several jobs; returns the function that runs each of them."""
-    (model, rounded), check = load(job, tell), StateCheck(with_inputs=False)
-    return lambda job, tell: perform(check.watch(HubProgram(job, tell, model, rounded)), job, tell)
+    (model, weight_facts), check = load(job, tell), StateCheck(with_inputs=False)
+    return lambda job, tell: perform(check.watch(HubProgram(job, tell, model, weight_facts)), job, tell)
 
 
 def load(job: Job, tell: Tell) -> tuple[nn.Module, Mapping[str, Any]]:
@@ -58,8 +58,8 @@ def load(job: Job, tell: Tell) -> tuple[nn.Module, Mapping[str, Any]]:
 class HubProgram:
     """A transformers model and its inputs."""
 
-    def __init__(self, job: Job, tell: Tell, model: nn.Module, rounded: Mapping[str, Any]) -> None:
-        self.settings, self.model, self._rounded = job.settings, model, rounded
+    def __init__(self, job: Job, tell: Tell, model: nn.Module, weight_facts: Mapping[str, Any]) -> None:
+        self.settings, self.model, self._weight_facts = job.settings, model, weight_facts
         self.inputs: Inputs = make_inputs(self.model, job.source.target, job.settings)
         for note in self.inputs.notes:
             tell(Note(note))
@@ -74,10 +74,10 @@ class HubProgram:
             kwargs["use_cache"] = True
         self.decoded = []
         for number in range(self.settings.steps):
-            given = yield Step(self.model, (), kwargs)
+            output = yield Step(self.model, (), kwargs)
             if number + 1 < self.settings.steps:
                 token = self.following[number] if number < len(self.following) else None
-                kwargs = next_step(self.model, kwargs, given, token)
+                kwargs = next_step(self.model, kwargs, output, token)
                 self.decoded += kwargs["decoder_input_ids" if "decoder_input_ids" in kwargs else "input_ids"][
                     0
                 ].tolist()
@@ -88,7 +88,7 @@ class HubProgram:
             "prompt": self.inputs.prompt,
             "token_ids": self.inputs.token_ids,
             "decode_token_ids": self.decoded or None,
-            **self._rounded,
+            **self._weight_facts,
         }
 
 
@@ -110,13 +110,13 @@ def load_model(target: str, settings: Settings, tell: Tell) -> nn.Module:
         options["device_map"] = place.device_map
     if place.gpus:
         options["max_memory"] = {number: torch.cuda.mem_get_info(number)[0] for number in place.gpus}
-    rounded = _dtype("--weights-dtype", settings.weights_dtype)
+    weights_dtype = _dtype("--weights-dtype", settings.weights_dtype)
     model, missing = from_pretrained(kind, target, options, place)
     _refuse_empty(model, place, target)
     if missing:
         tell(Note(_missing_sentence(missing, settings.seed)))
     if settings.weights_dtype:
-        round_weights(model, rounded)
+        round_weights(model, weights_dtype)
     return (model if place.device is None else _moved(model, place, target)).eval()
 
 
@@ -156,9 +156,9 @@ def from_pretrained(
     except torch.OutOfMemoryError as error:
         raise _does_not_fit(target, place, str(error)) from error
     except Exception as error:  # transformers may raise any exception
-        said = printable(" ".join(str(error).split()))
+        reason = on_one_line(error)
         raise CaptureError(
-            f"hf:{printable(target)}: transformers could not load it ({type(error).__name__}: {said:.400}); "
+            f"hf:{printable(target)}: transformers could not load it ({type(error).__name__}: {reason:.400}); "
             f"{_way_out(error)}"
         ) from error
     return model, sorted(info["missing_keys"])
@@ -212,18 +212,20 @@ def model_class(config: Any, *, trust: bool) -> Any:
     return transformers.AutoModel
 
 
-def next_step(model: nn.Module, kwargs: Mapping[str, Any], given: Any, settled: int | None = None) -> dict[str, Any]:
+def next_step(
+    model: nn.Module, kwargs: Mapping[str, Any], output: Any, fixed_token: int | None = None
+) -> dict[str, Any]:
     """The inputs of the next step: the fixed token or the most likely one, with the cache."""
-    cache = _cache_of(given)
-    if getattr(given, "logits", None) is None or not cache:
+    cache = _cache_of(output)
+    if getattr(output, "logits", None) is None or not cache:
         raise CaptureError(
             f"--steps: {type(model).__name__} gives no logits or no cache to go on from; capture one step"
         )
-    token = given.logits[:, -1:].argmax(-1)
-    if settled is not None:
-        token = torch.full_like(token, settled)
+    token = output.logits[:, -1:].argmax(-1)
+    if fixed_token is not None:
+        token = torch.full_like(token, fixed_token)
     if model.config.is_encoder_decoder:
-        encoded = (given.encoder_last_hidden_state,)
+        encoded = (output.encoder_last_hidden_state,)
         kept = {key: kwargs[key] for key in ("attention_mask",) if key in kwargs}
         return {**kept, "encoder_outputs": encoded, "decoder_input_ids": token, **cache, "use_cache": True}
     following: dict[str, Any] = {"input_ids": token, **cache, "use_cache": True}
@@ -232,11 +234,11 @@ def next_step(model: nn.Module, kwargs: Mapping[str, Any], given: Any, settled: 
     return following
 
 
-def _cache_of(given: Any) -> dict[str, Any]:
+def _cache_of(output: Any) -> dict[str, Any]:
     """The cache in a model's output, under the name it is passed back by: attention models and mamba use different
     names.
     """
-    found = {name: getattr(given, name, None) for name in ("past_key_values", "cache_params")}
+    found = {name: getattr(output, name, None) for name in ("past_key_values", "cache_params")}
     return {name: cache for name, cache in found.items() if cache is not None}
 
 

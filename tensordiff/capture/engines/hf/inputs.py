@@ -100,18 +100,18 @@ def read_inputs(path: Path) -> dict[str, Tensor]:
 
 
 def _text_inputs(model: nn.Module, target: str, settings: Settings) -> Inputs:
-    asked = prompt_text(settings)
+    given = prompt_text(settings)
     tokenizer = load_tokenizer(target, settings)
-    if tokenizer is None and asked is not None:
+    if tokenizer is None and given is not None:
         raise CaptureError(f"hf:{printable(target)}: has no tokenizer for a prompt; give --input-ids 1,2,3")
     if tokenizer is None:
         ids = _some_ids(model)
         return Inputs({"input_ids": ids}, None, (f"no tokenizer there, so the ids {ids[0].tolist()} are used",))
-    text = PROMPT if asked is None else asked
+    text = PROMPT if given is None else given
     encoded = {key: value for key, value in tokenizer(text, return_tensors="pt").items() if isinstance(value, Tensor)}
     if not encoded["input_ids"].numel():
         raise CaptureError(f"the prompt {text!r:.60} has no tokens; give a longer one")
-    notes = () if asked is not None else (f"no prompt was given, so it is: {PROMPT}",)
+    notes = () if given is not None else (f"no prompt was given, so it is: {PROMPT}",)
     return Inputs(_accepted_by(model, encoded), text, notes)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, first_line, printable
 
 _FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
 
@@ -28,9 +28,9 @@ def tokenizer(folder: Path | str, *, trust_remote_code: bool = False) -> Callabl
         try:
             found: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         except Exception as error:  # transformers may raise any exception
-            said = printable(str(error).strip().partition("\n")[0])
+            reason = first_line(error)
             raise CaptureError(
-                f"{printable(folder)}: has no tokenizer ({said:.200}); give --input-ids 1,2,3"
+                f"{printable(folder)}: has no tokenizer ({reason:.200}); give --input-ids 1,2,3"
             ) from error
         ids: Sequence[int] = found(text)["input_ids"]
         return tuple(int(each) for each in ids)

@@ -14,7 +14,7 @@ from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import REPLAY, Job
 from tensordiff.capture.process.eager import run_eagerly
 from tensordiff.capture.process.layers import find_layer
-from tensordiff.capture.process.tokens import tokens
+from tensordiff.capture.process.tokens import choose_tokens
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, printable
@@ -28,11 +28,13 @@ def run(job: Job, tell: Tell) -> Done:
         raise CaptureError(f"{printable(job.source)}: there is no such file; write llamacpp:FILE.gguf")
     tell(Phase("loading", job.source.target))
     loaded = LoadedModel(path, settings.config)
-    asked = tokens(settings, open_dump(Path(job.reference)) if job.reference is not None else None, loaded.encode)
-    for note in asked.notes:
+    tokens = choose_tokens(
+        settings, open_dump(Path(job.reference)) if job.reference is not None else None, loaded.encode
+    )
+    for note in tokens.notes:
         tell(Note(note))
     tell(Phase("listing tensors"))
-    model = GgufModel(loaded, asked, 1 if job.task == REPLAY else settings.steps)
+    model = GgufModel(loaded, tokens, 1 if job.task == REPLAY else settings.steps)
     if settings.ops is None or job.task == REPLAY:
         return run_eagerly(model, job, tell)
     layer = find_layer(settings.ops, model.layers())

@@ -17,7 +17,7 @@ from typing import Any
 from tensordiff.capture.engines.hf.config import load_config
 from tensordiff.capture.process.disk_space import scratch_folder
 from tensordiff.capture.settings import Settings
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, first_line, printable
 from tensordiff.util.atomic_write import write_file
 
 CONFIG = "config.json"
@@ -65,13 +65,13 @@ class Checkpoint:
         return f"{'sha256-files' if most is None else 'sha256-files-parts'}:{digest.hexdigest()}"
 
 
-def checkpoint(target: str, settings: Settings, held: ExitStack) -> Checkpoint:
+def open_checkpoint(target: str, settings: Settings, stack: ExitStack) -> Checkpoint:
     """The source's files, with the requested overrides."""
     folder = Path(target) if Path(target).exists() else _from_hub(target, settings.revision)
     config = _read_config(folder)
     if not overrides_of(settings):
         return Checkpoint(folder.resolve(), config)
-    return _with_changed_config(folder, config, settings, held)
+    return _with_changed_config(folder, config, settings, stack)
 
 
 def overrides_of(settings: Settings) -> dict[str, Any]:
@@ -87,9 +87,9 @@ def _from_hub(target: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(target, revision=revision, allow_patterns=_WANTED))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        said = printable(str(error).strip().partition("\n")[0])
+        reason = first_line(error)
         raise CaptureError(
-            f"max:{printable(target)}: is not a folder, and is not available on the hub ({said:.200}); check the name"
+            f"max:{printable(target)}: is not a folder, and is not available on the hub ({reason:.200}); check the name"
         ) from error
 
 
@@ -106,12 +106,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _with_changed_config(folder: Path, config: Mapping[str, Any], settings: Settings, held: ExitStack) -> Checkpoint:
+def _with_changed_config(folder: Path, config: Mapping[str, Any], settings: Settings, stack: ExitStack) -> Checkpoint:
     """A folder of links with a changed config.
 
     The config is changed as it is for Hugging Face, so that an override means the same on both sides.
     """
-    linked = Path(held.enter_context(scratch_folder()))
+    linked = Path(stack.enter_context(scratch_folder()))
     for path in folder.resolve().iterdir():
         if path.name != CONFIG:
             (linked / path.name).symlink_to(path)

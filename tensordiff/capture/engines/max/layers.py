@@ -162,15 +162,15 @@ class Listener:
         self.active: list[Any] = []
         """The layers whose code is running, outermost first."""
 
-    def install(self, held: patches.Patches) -> None:
+    def install(self, patched: patches.Patches) -> None:
         """Record until the patches are removed."""
         for each in list(patches.layer_classes()):
-            held.put(each, "__call__", self._wrap_call(each.__call__))
-        held.put(NewModule, "__call__", self._wrap_call(NewModule.__call__))
-        held.put(Module, "load_state_dict", self._wrap_loading(Module.load_state_dict))
-        patches.on_stage(held, self.name)
-        patches.on_output(held, self._outputs)
-        patches.on_init(held, self._instrument)
+            patched.put(each, "__call__", self._wrap_call(each.__call__))
+        patched.put(NewModule, "__call__", self._wrap_call(NewModule.__call__))
+        patched.put(Module, "load_state_dict", self._wrap_loading(Module.load_state_dict))
+        patches.on_stage(patched, self.name)
+        patches.on_output(patched, self._outputs)
+        patches.on_init(patched, self._instrument)
 
     def _wrap_loading(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def load_state_dict(root: Any, *args: Any, **kwargs: Any) -> Any:

@@ -107,24 +107,26 @@ def patch_max(patched: patches.Patches, options: ModelOptions) -> None:
         patches.norms_in_float32(patched, "max.pipelines.architectures.gemma3")
 
 
-def encoding(asked: str | None, found: Checkpoint) -> str:
+def encoding(dtype: str | None, checkpoint: Checkpoint) -> str:
     """MAX's name for the type to compute in."""
-    name = asked or found.dtype
+    name = dtype or checkpoint.dtype
     if name not in ENCODINGS:
         raise CaptureError(f"--dtype {printable(name)}: MAX is run in one of {', '.join(ENCODINGS)}")
     return name
 
 
-def task(found: Checkpoint) -> PipelineTask:
+def task(checkpoint: Checkpoint) -> PipelineTask:
     """What MAX does with such a model: generate text, or embed it."""
     known = {each.name: each.task for each in PIPELINE_REGISTRY.all_architectures()}
-    named = found.architecture
+    named = checkpoint.architecture
     tasks = [known[name] for name in (named, f"{named}_Legacy", f"{named}_ModuleV3") if name in known]
     if not tasks:
         near = ", ".join(sorted(name for name in known if name[:3].lower() == named[:3].lower())[:6]) or "none alike"
-        raise CaptureError(f"{printable(found.folder)}: MAX {patches.version()} has no {named}; it has {near}")
+        raise CaptureError(f"{printable(checkpoint.folder)}: MAX {patches.version()} has no {named}; it has {near}")
     if tasks[0] not in (PipelineTask.TEXT_GENERATION, PipelineTask.EMBEDDINGS_GENERATION):
-        raise CaptureError(f"{printable(found.folder)}: {named} does {tasks[0].value}, which cannot be captured yet")
+        raise CaptureError(
+            f"{printable(checkpoint.folder)}: {named} does {tasks[0].value}, which cannot be captured yet"
+        )
     return tasks[0]
 
 
@@ -137,10 +139,10 @@ def compiling(options: ModelOptions) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        found = _REASON.findall(str(error.__cause__))
-        if not found:
+        reasons = _REASON.findall(str(error.__cause__))
+        if not reasons:
             raise
-        raise CaptureError(f"{printable(options.folder)}: MAX could not compile it: {printable(found[0])}") from error
+        raise CaptureError(f"{printable(options.folder)}: MAX could not compile it: {printable(reasons[0])}") from error
 
 
 @contextmanager

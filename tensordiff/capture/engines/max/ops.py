@@ -22,9 +22,9 @@ from tensordiff.capture.process.layers import find_layer
 class OpsListener(Listener):
     """Records the operations of one layer and of the layers in it, besides the inputs and outputs of all layers."""
 
-    def __init__(self, asked: str) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
-        self._asked, self.layer = asked, ""
+        self._wanted_name, self.layer = name, ""
         self._running = 0
         self._numbers: Counter[int] = Counter()
         self._last: dict[str, Any] = {}
@@ -32,7 +32,7 @@ class OpsListener(Listener):
     def name(self, root: Any) -> None:
         """Name the layers, and find the requested one."""
         super().name(root)
-        self.layer = find_layer(self._asked, self.names.layers())
+        self.layer = find_layer(self._wanted_name, self.names.layers())
 
     def trace_call(
         self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]

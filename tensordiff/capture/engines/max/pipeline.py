@@ -30,18 +30,18 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.errors import CaptureError, printable
 
 
-def devices(asked: str) -> tuple[DeviceSpec, ...]:
+def devices(text: str) -> tuple[DeviceSpec, ...]:
     """The devices that ``--device`` means to MAX; ``device_map=auto`` means all GPUs."""
-    choice, there = parse_device(asked), accelerator_count()
-    if choice.kind == "cpu" or (choice.kind in ("auto", "map") and not there):
+    choice, count = parse_device(text), accelerator_count()
+    if choice.kind == "cpu" or (choice.kind in ("auto", "map") and not count):
         return (DeviceSpec.cpu(),)
-    check_gpu_numbers(asked, choice, there)
+    check_gpu_numbers(text, choice, count)
     if choice.kind in ("cuda", "mps") and accelerator_api() not in _APIS[choice.kind]:
         raise CaptureError(
-            f"--device {printable(asked)}: the GPUs that MAX finds here are reached by {accelerator_api()}; "
+            f"--device {printable(text)}: the GPUs that MAX finds here are reached by {accelerator_api()}; "
             "give gpu, or gpu:1"
         )
-    wanted = range(there) if choice.kind == "map" else choice.numbers or (0,)
+    wanted = range(count) if choice.kind == "map" else choice.numbers or (0,)
     return tuple(DeviceSpec.accelerator(each) for each in wanted)
 
 

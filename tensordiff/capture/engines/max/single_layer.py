@@ -55,9 +55,9 @@ class TypeListener(Listener):
 class SingleLayerListener(Listener):
     """Builds the graph of one layer."""
 
-    def __init__(self, asked: str, types: TypeListener) -> None:
+    def __init__(self, name: str, types: TypeListener) -> None:
         super().__init__()
-        self._types, self.layer = types, find_layer(asked, types.names.layers())
+        self._types, self.layer = types, find_layer(name, types.names.layers())
 
     def trace_call(
         self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -87,14 +87,14 @@ class SingleLayerListener(Listener):
         return record.values if record.values else own
 
 
-def single_layer_model(options: ModelOptions, asked: str, tell: Tell) -> CompiledModel:
+def single_layer_model(options: ModelOptions, name: str, tell: Tell) -> CompiledModel:
     """A model, not yet entered, that runs one layer and nothing else."""
     types = TypeListener()
     try:
         with CompiledModel(options, tell, types):
             raise CaptureError(f"{printable(options.folder)}: MAX built no graph with layers in it")
     except TracingDone:
-        return CompiledModel(options, tell, SingleLayerListener(asked, types))
+        return CompiledModel(options, tell, SingleLayerListener(name, types))
 
 
 MISSING = object()

@@ -24,10 +24,10 @@ from tensordiff.capture.engines.mlx.model import MlxModel
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import REPLAY, Job
 from tensordiff.capture.process.eager import run_eagerly
-from tensordiff.capture.process.tokens import tokens
+from tensordiff.capture.process.tokens import choose_tokens
 from tensordiff.capture.settings import Settings, config_hint
 from tensordiff.dump import open_dump
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, on_one_line, printable
 
 _HASHED = 4096  # bytes of each weight
 _PER_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers")
@@ -43,25 +43,25 @@ def run(job: Job, tell: Tell) -> Done:
     folder = _folder(job.source.target, settings)
     model, config = _load(folder, settings)
     encode = tokenizer(folder, trust_remote_code=settings.trust_remote_code)
-    asked = tokens(settings, open_dump(Path(job.reference)) if job.reference is not None else None, encode)
-    for note in asked.notes:
+    tokens = choose_tokens(settings, open_dump(Path(job.reference)) if job.reference is not None else None, encode)
+    for note in tokens.notes:
         tell(Note(note))
-    said = {
+    facts = {
         "device": device, "dtype": _dtype_of(model), "config_overrides": dict(settings.config),
         "model": {"class": type(model).__name__, "type": config.get("model_type"), "layers": _count(config)},
         "weights_hash": _weights_hash(model),
     }  # fmt: skip
-    return run_eagerly(MlxModel(model, asked, 1 if job.task == REPLAY else settings.steps, said), job, tell)
+    return run_eagerly(MlxModel(model, tokens, 1 if job.task == REPLAY else settings.steps, facts), job, tell)
 
 
-def _device(asked: str) -> str:
-    choice = parse_device(asked)
+def _device(text: str) -> str:
+    choice = parse_device(text)
     if choice.kind == "map" or choice.number or len(choice.numbers) > 1:
-        raise CaptureError(f"--device {printable(asked)}: MLX is run on one device; leave it out, or give cpu or gpu")
+        raise CaptureError(f"--device {printable(text)}: MLX is run on one device; leave it out, or give cpu or gpu")
     kinds = {"mps": mx.metal.is_available(), "cuda": hasattr(mx, "cuda") and mx.cuda.is_available()}
     has_gpu = any(kinds.values())
     if choice.is_gpu and not kinds.get(choice.kind, has_gpu):
-        raise CaptureError(f"--device {asked}: this MLX has no such GPU; leave it out")
+        raise CaptureError(f"--device {text}: this MLX has no such GPU; leave it out")
     is_gpu = has_gpu and choice.kind != "cpu"
     mx.set_default_device(mx.gpu if is_gpu else mx.cpu)
     return "gpu" if is_gpu else "cpu"
@@ -77,9 +77,10 @@ def _folder(target: str, settings: Settings) -> Path:
     try:
         return Path(snapshot_download(target, revision=settings.revision))
     except Exception as error:  # the hub may raise any exception
-        said = printable(" ".join(str(error).split()))
+        reason = on_one_line(error)
         raise CaptureError(
-            f"mlx:{printable(target)}: is not a folder, nor available on the hub ({type(error).__name__}: {said:.200})"
+            f"mlx:{printable(target)}: is not a folder, nor available on the hub "
+            f"({type(error).__name__}: {reason:.200})"
         ) from error
 
 
@@ -98,9 +99,9 @@ def _load(folder: Path, settings: Settings) -> tuple[nn.Module, dict[str, Any]]:
         said = printable(" ".join(heard.getvalue().split()))
         raise CaptureError(f"mlx:{printable(folder)}: mlx-lm does not run it: {said or 'it ended':.400}") from error
     except Exception as error:  # mlx-lm may raise any exception
-        said, way_out = printable(" ".join(str(error).split())), _way_out(error, settings)
+        reason, way_out = on_one_line(error), _way_out(error, settings)
         raise CaptureError(
-            f"mlx:{printable(folder)}: mlx-lm could not load it ({type(error).__name__}: {said:.400}); {way_out}"
+            f"mlx:{printable(folder)}: mlx-lm could not load it ({type(error).__name__}: {reason:.400}); {way_out}"
         ) from error
     model.eval()
     if settings.dtype is not None:

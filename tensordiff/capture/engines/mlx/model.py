@@ -149,8 +149,8 @@ class MlxModel:
 
     framework = "mlx"
 
-    def __init__(self, model: nn.Module, tokens: Tokens, steps: int, said: Mapping[str, Any]) -> None:
-        self._model, self._tokens, self._steps, self._said = model, tokens, steps, said
+    def __init__(self, model: nn.Module, tokens: Tokens, steps: int, run_facts: Mapping[str, Any]) -> None:
+        self._model, self._tokens, self._steps, self._run_facts = model, tokens, steps, run_facts
         self.modules = WatchedModules(model)
         self.following = list(tokens.following)
 
@@ -187,7 +187,7 @@ class MlxModel:
         versions = {name: version(name) for name in ("mlx", "mlx-lm")} | {"python": platform.python_version()}
         return {
             "versions": versions, "prompt": self._tokens.prompt, "token_ids": list(self._tokens.ids),
-            "decode_token_ids": self.following[: self._steps - 1], "flags": {}, **self._said,
+            "decode_token_ids": self.following[: self._steps - 1], "flags": {}, **self._run_facts,
             **self._quantization(),
         }  # fmt: skip
 

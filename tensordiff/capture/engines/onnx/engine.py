@@ -63,7 +63,7 @@ class LoadedGraph:
     """A model, its inputs, and the layers in it."""
 
     model: Model
-    asked: GraphInputs
+    inputs: GraphInputs
     runner: GraphRunner
     scopes: list[Scope]
     root: Call
@@ -75,15 +75,15 @@ class LoadedGraph:
         placed = placement(settings.device, onnxruntime.get_available_providers(), exact=settings.deterministic)
         model = load(job.source.target)
         seed(model, settings.seed)
-        asked = make_inputs(model, settings, reference)
-        for note in asked.notes:
+        inputs = make_inputs(model, settings, reference)
+        for note in inputs.notes:
             tell(Note(note))
-        known = infer(model, {name: feed.array.shape for name, feed in asked.feeds.items()})
-        runner = GraphRunner(model, Graph.of(model, known), asked.feeds, placed, settings.deterministic)
+        known = infer(model, {name: feed.array.shape for name, feed in inputs.feeds.items()})
+        runner = GraphRunner(model, Graph.of(model, known), inputs.feeds, placed, settings.deterministic)
         tell(Phase("listing tensors", f"{len(model.nodes)} nodes"))
         runner.graph = Graph.of(model, known | _measured(runner))
         found = with_neighbours(runner.graph, scopes(model.nodes, model.weight_names))
-        return cls(model, asked, runner, found, find_calls(runner.graph, found))
+        return cls(model, inputs, runner, found, find_calls(runner.graph, found))
 
     @property
     def layers(self) -> list[str]:
@@ -101,8 +101,8 @@ class LoadedGraph:
             "versions": run_facts.versions(),
             "device": self.runner.placed.device,
             "dtype": run_facts.dtype_of(self.model),
-            "prompt": self.asked.prompt,
-            "token_ids": self.asked.token_ids,
+            "prompt": self.inputs.prompt,
+            "token_ids": self.inputs.token_ids,
             "config_overrides": {},
             "flags": run_facts.flags(self.runner, is_optimized=settings.optimized),
             "model": run_facts.about_model(self.model, self.root),

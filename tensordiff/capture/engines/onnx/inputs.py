@@ -25,7 +25,7 @@ from tensordiff.capture.engines.onnx.session import Feed
 from tensordiff.capture.settings import PROMPT, Settings, prompt_text
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array, DType, is_float
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, first_line, printable
 
 
 class DeclaredInput(NamedTuple):
@@ -148,9 +148,9 @@ def load_tokenizer(path: Path, settings: Settings) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.trust_remote_code)
     except Exception as error:  # transformers may raise any exception
-        said = printable(str(error).strip().partition("\n")[0])
+        reason = first_line(error)
         raise CaptureError(
-            f"{printable(folder)}: its tokenizer cannot be read ({said:.200}); give --input-ids 1,2,3"
+            f"{printable(folder)}: its tokenizer cannot be read ({reason:.200}); give --input-ids 1,2,3"
         ) from error
 
 

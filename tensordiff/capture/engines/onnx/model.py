@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.helper import make_attribute
 
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, first_line, printable
 
 RANDOM = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
@@ -105,8 +105,8 @@ def _inlined(proto: ModelProto, path: Path) -> ModelProto:
     try:
         return inline_local_functions(proto)
     except Exception as error:  # a C++ exception of any kind
-        said = printable(str(error).strip().partition("\n")[0])
-        raise CaptureError(f"{printable(path)}: its functions cannot be inlined ({said:.200})") from error
+        reason = first_line(error)
+        raise CaptureError(f"{printable(path)}: its functions cannot be inlined ({reason:.200})") from error
 
 
 # --- weights in files of their own

@@ -40,25 +40,25 @@ class Placement(NamedTuple):
     """Whether the CPU will do instead, because the user did not ask for this provider."""
 
 
-def placement(asked: str, available: Sequence[str], *, exact: bool = False) -> Placement:
+def placement(text: str, available: Sequence[str], *, exact: bool = False) -> Placement:
     """The providers for a value of ``--device``, out of the available ones; ``exact`` rules out TF32."""
-    choice = parse_device(asked)
+    choice = parse_device(text)
     cpu: tuple[str, Mapping[str, str]] = (CPU, {})
     if choice.kind == "cpu" or (choice.kind == "auto" and CUDA not in available):
         return Placement("cpu", (cpu,))
     if choice.kind in ("mps", "map") or len(choice.numbers) > 1:
         raise CaptureError(
-            f"--device {printable(asked)}: onnxruntime is run on the cpu or one GPU with CUDA; give auto, cpu or gpu:1"
+            f"--device {printable(text)}: onnxruntime is run on the cpu or one GPU with CUDA; give auto, cpu or gpu:1"
         )
     if CUDA not in available:
         there = ", ".join(name.removesuffix("ExecutionProvider") for name in available) or "nothing"
         raise CaptureError(
-            f"--device {printable(asked)}: this onnxruntime has no CUDA (it has {printable(there)}); "
+            f"--device {printable(text)}: this onnxruntime has no CUDA (it has {printable(there)}); "
             "install onnxruntime-gpu, or try --device cpu"
         )
     number = str(choice.number)
     options = {"device_id": number} | ({"use_tf32": "0"} if exact else {})
-    return Placement(f"cuda:{number}", ((CUDA, options), cpu), is_optional=asked == "auto")
+    return Placement(f"cuda:{number}", ((CUDA, options), cpu), is_optional=text == "auto")
 
 
 def active_placement(placed: Placement, active: Sequence[str]) -> Placement:

@@ -27,7 +27,7 @@ from tensordiff.capture.engines.torch.unchanged import StateCheck
 from tensordiff.capture.events import Done, Phase, Tell
 from tensordiff.capture.job import Job, Source
 from tensordiff.capture.process.reusable_engine import RunJob
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, first_line, printable
 
 
 def run(job: Job, tell: Tell) -> Done:
@@ -134,6 +134,8 @@ def _load_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        said = printable(str(error).partition("\n")[0])
-        raise CaptureError(f"{printable(path)}: could not be imported ({type(error).__name__}: {said:.300})") from error
+        reason = first_line(error)
+        raise CaptureError(
+            f"{printable(path)}: could not be imported ({type(error).__name__}: {reason:.300})"
+        ) from error
     return module

@@ -32,7 +32,7 @@ from tensordiff.capture.process.disk_space import check_job_size
 from tensordiff.capture.process.layers import Selection
 from tensordiff.capture.process.output import Output, done, open_output, partial_dump_clause
 from tensordiff.capture.settings import Settings
-from tensordiff.errors import CaptureError, TensordiffError, printable
+from tensordiff.errors import CaptureError, TensordiffError, first_line, printable
 
 FRAMEWORK = "torch"
 
@@ -172,9 +172,9 @@ def _watched(recorder: Recorder, who: str, place: Callable[[], str], reached: st
     except TensordiffError:
         raise
     except Exception as error:
-        said = printable(str(error).strip().partition("\n")[0])
+        reason = first_line(error)
         raise CaptureError(
-            f"{who} raised {type(error).__name__}{place()}: {said:.400}{reached}{what_to_try(error)}"
+            f"{who} raised {type(error).__name__}{place()}: {reason:.400}{reached}{what_to_try(error)}"
         ) from error
 
 

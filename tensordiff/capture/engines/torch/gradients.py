@@ -165,14 +165,14 @@ class GradientRecorder:
 
         return see
 
-    def _see(self, seen: CallTensor) -> None:
-        if seen.key in self.written:
+    def _see(self, item: CallTensor) -> None:
+        if item.key in self.written:
             self._repeated += 1
             return
-        self.written.add(seen.key)
-        self.latest = seen.key.name
-        if self.recorder.selection.inputs or not seen.port.startswith("input"):
-            self.recorder.sink.see(seen)
+        self.written.add(item.key)
+        self.latest = item.key.name
+        if self.recorder.selection.inputs or not item.port.startswith("input"):
+            self.recorder.sink.see(item)
 
     def _hook_parameters(self, model: nn.Module) -> None:
         self._frozen = 0

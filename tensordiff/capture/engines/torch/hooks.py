@@ -117,7 +117,7 @@ class CallTensor(NamedTuple):
 class Sink(Protocol):
     """Takes the tensors."""
 
-    def see(self, seen: CallTensor) -> None:
+    def see(self, item: CallTensor) -> None:
         """Take a tensor; it may be overwritten as soon as this returns."""
 
 

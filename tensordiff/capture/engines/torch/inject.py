@@ -55,7 +55,7 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
         raise CaptureError("--inject DUMP was not given, so there is nothing to inject")
     steps, step = begin(program, job.settings)
     tell_size(job, step, tell)
-    seen, plan = list_run(injection, steps, step, job, tell)
+    listing, plan = list_run(injection, steps, step, job, tell)
     with open_writer(job) as writing:
         sink, injector = WritingSink(writing.background, writing.output.budget), Injector(plan)
         for injection_pass in injector.passes():
@@ -66,7 +66,7 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
             )
             writing.begin_pass()
             run_steps(recorder, steps, step, job, tell, injection_pass.title)
-        writing.output.order = [entry.key for entry in seen.entries]
+        writing.output.order = [entry.key for entry in listing.entries]
         writing.facts |= all_facts(program, step.model, job.settings) | {"calls": recorder.calls()}
         notes = [
             injector.report.sentence(),
@@ -87,9 +87,9 @@ def list_run(
     injection: Injection, steps: Any, step: Step, job: Job, tell: Tell, layer: str | None = None
 ) -> tuple[ListingSink, InjectionPlan]:
     """Run a first pass that writes nothing; returns the entries it found, and the injection plan for them."""
-    seen = ListingSink()
-    run_steps(Recorder(seen), steps, step, job, tell, "listing tensors")
-    return seen, plan_injection(injection, seen.entries, seen.aliases, layer=layer)
+    listing = ListingSink()
+    run_steps(Recorder(listing), steps, step, job, tell, "listing tensors")
+    return listing, plan_injection(injection, listing.entries, listing.aliases, layer=layer)
 
 
 def random_numbers(step: Step) -> dict[str, str]:
@@ -105,9 +105,9 @@ class _LayerFilter:
     sink: Sink
     layers: frozenset[str]
 
-    def see(self, seen: CallTensor) -> None:
-        if seen.call.layer in self.layers:
-            self.sink.see(seen)
+    def see(self, item: CallTensor) -> None:
+        if item.call.layer in self.layers:
+            self.sink.see(item)
 
 
 @dataclass

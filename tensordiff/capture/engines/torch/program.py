@@ -35,9 +35,9 @@ class Placement(NamedTuple):
         return f"device_map={self.device_map}" if self.device_map else str(self.device)
 
 
-def placement(asked: str, *, gpus: int | None = None, has_mps: bool | None = None) -> Placement:
+def placement(text: str, *, gpus: int | None = None, has_mps: bool | None = None) -> Placement:
     """The placement for a value of ``--device``; ``gpus`` is the number of devices that torch calls cuda."""
-    choice = parse_device(asked)
+    choice = parse_device(text)
     cuda = torch.cuda.device_count() if gpus is None else gpus
     mps = torch.backends.mps.is_available() if has_mps is None else has_mps
     if choice.device_map is not None:
@@ -46,12 +46,12 @@ def placement(asked: str, *, gpus: int | None = None, has_mps: bool | None = Non
         return Placement(torch.device("cpu"))
     if choice.kind == "mps" or (choice.kind in ("auto", "gpu") and not cuda):
         if not mps:
-            raise CaptureError(f"--device {asked}: torch sees no GPU here; try --device auto, or cpu")
-        check_gpu_numbers(asked, choice, 1)  # a Mac has one
+            raise CaptureError(f"--device {text}: torch sees no GPU here; try --device auto, or cpu")
+        check_gpu_numbers(text, choice, 1)  # a Mac has one
         return Placement(torch.device("mps"))
     if not cuda:
-        raise CaptureError(f"--device {asked}: torch sees no cuda device here; try --device auto, or cpu")
-    check_gpu_numbers(asked, choice, cuda)
+        raise CaptureError(f"--device {text}: torch sees no cuda device here; try --device auto, or cpu")
+    check_gpu_numbers(text, choice, cuda)
     if len(choice.numbers) > 1:
         return Placement(None, "auto", choice.numbers)
     return Placement(torch.device("cuda", choice.number))

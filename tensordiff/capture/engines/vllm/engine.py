@@ -35,10 +35,10 @@ from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import REPLAY, Job
 from tensordiff.capture.process.disk_space import SCRATCH
 from tensordiff.capture.process.reusable_engine import RunJob, StateChanged
-from tensordiff.capture.process.tokens import Tokens, refuse_out_of_range, tokens
+from tensordiff.capture.process.tokens import Tokens, choose_tokens, refuse_out_of_range
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, on_one_line, printable
 
 _LEAST_LENGTH, _LEAST_BATCH = 128, 2048
 Encode = Callable[[str], tuple[int, ...]]
@@ -64,23 +64,23 @@ def load_reusable(job: Job, tell: Tell) -> RunJob:
 
 def _perform(llm: LLM, encode: Encode, job: Job, tell: Tell) -> Done:
     _refuse(job)
-    asked = _tokens(job, encode)
-    refuse_out_of_range((*asked.ids, *asked.following), llm.llm_engine.model_config.get_vocab_size())
-    for note in asked.notes:
+    tokens = _tokens(job, encode)
+    refuse_out_of_range((*tokens.ids, *tokens.following), llm.llm_engine.model_config.get_vocab_size())
+    for note in tokens.notes:
         tell(Note(note))
     longest = llm.llm_engine.model_config.max_model_len
-    if _length(asked, job.settings) > longest:
+    if _length(tokens, job.settings) > longest:
         raise StateChanged(f"{printable(job.source)}: was loaded for {longest} tokens, and there are more now")
-    return perform(EngineProgram(llm, asked, job.settings.steps), job, tell)
+    return perform(EngineProgram(llm, tokens, job.settings.steps), job, tell)
 
 
 def _tokens(job: Job, encode: Encode) -> Tokens:
     injection = job.settings.inject
-    return tokens(job.settings, open_dump(Path(injection.dump)) if injection else None, encode)
+    return choose_tokens(job.settings, open_dump(Path(injection.dump)) if injection else None, encode)
 
 
-def _length(asked: Tokens, settings: Settings) -> int:
-    return max(_LEAST_LENGTH, len(asked.ids) + settings.steps)
+def _length(tokens: Tokens, settings: Settings) -> int:
+    return max(_LEAST_LENGTH, len(tokens.ids) + settings.steps)
 
 
 def _load(target: str, settings: Settings, length: int) -> LLM:
@@ -98,19 +98,19 @@ def _load(target: str, settings: Settings, length: int) -> LLM:
     except CaptureError:
         raise
     except Exception as error:  # vLLM may raise any exception
-        said = printable(" ".join(str(error).split()))
+        reason = on_one_line(error)
         raise CaptureError(
-            f"vllm:{printable(target)}: vLLM could not load it ({type(error).__name__}: {said:.400}); "
+            f"vllm:{printable(target)}: vLLM could not load it ({type(error).__name__}: {reason:.400}); "
             "give a folder with config.json and weights, or the id of a model on the hub"
         ) from error
 
 
 def _pools(target: str, settings: Settings) -> bool:
     """Whether a model makes one embedding of all tokens. vLLM then takes no logits processor, and needs a tokenizer."""
-    asked = EngineArgs(
+    arguments = EngineArgs(
         model=target, revision=settings.revision, trust_remote_code=settings.trust_remote_code, skip_tokenizer_init=True
     )
-    return bool(asked.create_model_config().runner_type == "pooling")
+    return bool(arguments.create_model_config().runner_type == "pooling")
 
 
 def _own_dtype(target: str, settings: Settings) -> str:

@@ -25,7 +25,7 @@ from tensordiff.capture.engines.torch.replay.arguments import Arguments, Rebuilt
 from tensordiff.capture.engines.torch.replay.repro_script import SCRIPT, repro_script
 from tensordiff.capture.engines.torch.tensors import find
 from tensordiff.capture.process.layers import ROOT
-from tensordiff.errors import WriteError, printable
+from tensordiff.errors import WriteError, first_line, printable
 from tensordiff.util.atomic_write import followed, replacing, write_file
 
 _FILES = ("weights.pt", "inputs.pt", "expected.pt", "layer.pt2", SCRIPT)
@@ -78,8 +78,8 @@ def write_bundle(folder: Path, repro: Repro, expected: Mapping[str, Tensor], see
         except WriteError:
             raise
         except Exception as error:  # export raises many kinds of errors
-            said = printable(str(error).strip().partition("\n")[0])
-            why = f"the layer could not be exported ({said:.200})"
+            reason = first_line(error)
+            why = f"the layer could not be exported ({reason:.200})"
             return [f"{printable(folder)}: {why}, so there is no {SCRIPT}; the rest is there"]
         version = torch.__version__.partition("+")[0]
         module_class = type(repro.module).__name__

@@ -26,14 +26,14 @@ class WritingSink:
     nbytes: int = 0
     entries: int = 0
 
-    def see(self, seen: CallTensor) -> None:
+    def see(self, item: CallTensor) -> None:
         """Copy a tensor and have it written."""
-        if (why := why_not_copied(seen.tensor) or _why_not_now(seen.tensor)) is not None:
+        if (why := why_not_copied(item.tensor) or _why_not_now(item.tensor)) is not None:
             self.budget.leave_out(why)
             return
-        if not self.budget.allows(seen.tensor.nbytes):
+        if not self.budget.allows(item.tensor.nbytes):
             return
-        self.nbytes += self.writer.put(seen.key, _origin(seen), seen.tensor)
+        self.nbytes += self.writer.put(item.key, _origin(item), item.tensor)
         self.entries += 1
 
     def notes(self) -> list[str]:
@@ -51,14 +51,14 @@ def _why_not_now(tensor: Tensor) -> str | None:
     return None
 
 
-def _origin(seen: CallTensor) -> Origin:
+def _origin(item: CallTensor) -> Origin:
     """Where a tensor was made: in its module, or where an operation was called."""
-    module = seen.call.module
+    module = item.call.module
     if module is None:
-        file, line = seen.place or (None, None)
-        return Origin(seen.about, file, line, seen.injected)
+        file, line = item.place or (None, None)
+        return Origin(item.about, file, line, item.injected)
     found = _of_module(type(module))
-    return found if seen.injected is None else found._replace(injected=seen.injected)
+    return found if item.injected is None else found._replace(injected=item.injected)
 
 
 _origins: dict[type, Origin] = {}
@@ -82,21 +82,21 @@ class ListingSink:
     def __post_init__(self) -> None:
         self._first: dict[int, tuple[weakref.ref[Tensor], int, EntryKey]] = {}
 
-    def _note_alias(self, seen: CallTensor) -> None:
-        tensor, key = seen.tensor, seen.key
+    def _note_alias(self, item: CallTensor) -> None:
+        tensor, key = item.tensor, item.key
         version = -1 if tensor.is_inference() else tensor._version
         before = self._first.get(id(tensor))
         if before is None or before[0]() is not tensor or before[1] != version:
             self._first[id(tensor)] = (weakref.ref(tensor), version, key)
-        elif seen.port.startswith("input"):
+        elif item.port.startswith("input"):
             self.aliases[key] = before[2]
 
-    def see(self, seen: CallTensor) -> None:
+    def see(self, item: CallTensor) -> None:
         """List a tensor."""
-        if why_not_copied(seen.tensor) is None and (spec := spec_of(seen.tensor)) is not None:
-            self._note_alias(seen)
-            call, module = seen.call, seen.call.module
+        if why_not_copied(item.tensor) is None and (spec := spec_of(item.tensor)) is not None:
+            self._note_alias(item)
+            call, module = item.call, item.call.module
             origin = Origin(type(module).__name__ if module is not None else None)
             self.entries.append(
-                Entry(seen.key.name, call.layer, seen.port, call.call, call.step, SpecOnly(spec), origin)
+                Entry(item.key.name, call.layer, item.port, call.call, call.step, SpecOnly(spec), origin)
             )  # fmt: skip

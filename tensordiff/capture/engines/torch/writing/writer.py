@@ -103,24 +103,24 @@ class BackgroundWriter:
         plain = resolved(tensor)
         if not plain.is_cpu:
             return self._put_from_device(place, origin, plain)
-        seen = as_array(plain)
+        array = as_array(plain)
         with self._putting:
-            label = EntryHeader(place, Spec(seen.shape, seen.dtype), origin)
-            if not self._beside and seen.nbytes >= _LARGE and seen.flags.c_contiguous:
-                self._write_all((label, raw(seen)))
+            label = EntryHeader(place, Spec(array.shape, array.dtype), origin)
+            if not self._beside and array.nbytes >= _LARGE and array.flags.c_contiguous:
+                self._write_all((label, raw(array)))
             else:
-                self._put_by_copy(label, seen)
-        return seen.nbytes
+                self._put_by_copy(label, array)
+        return array.nbytes
 
     def drain(self) -> None:
         """Write everything that waits; then this thread may use the writer, until something is put again."""
         self._write_all(log=True)
 
-    # --- where the model is, which should not be kept: no lock is taken where none must be
+    # --- in the thread of the model, which must not be delayed: no lock is taken without need
 
-    def _put_by_copy(self, label: EntryHeader, seen: Array) -> None:
+    def _put_by_copy(self, label: EntryHeader, array: Array) -> None:
         begins: EntryHeader | None = label
-        for part in pieces(seen, self._largest) if seen.nbytes > self._largest else (seen,):
+        for part in pieces(array, self._largest) if array.nbytes > self._largest else (array,):
             nbytes = part.nbytes
             if (found := self._ring.take(nbytes)) is None:
                 found = self._room(self._ring, nbytes)
@@ -146,8 +146,8 @@ class BackgroundWriter:
         ring = self._pinned_ring() if part.is_cuda else None
         if ring is None:  # wait for the copy
             found = self._room(self._ring, part.nbytes)
-            seen = as_array(part.cpu().contiguous())
-            np.copyto(np.ndarray(seen.shape, seen.dtype, self._ring.memory, self._ring.at(found)), seen)
+            array = as_array(part.cpu().contiguous())
+            np.copyto(np.ndarray(array.shape, array.dtype, self._ring.memory, self._ring.at(found)), array)
             return _Piece(self._ring, found, part.nbytes, begins)
         found = self._room(ring, part.nbytes)
         return _Piece(ring, found, part.nbytes, begins, ring.copy(found, part))
@@ -185,7 +185,7 @@ class BackgroundWriter:
         if self._error is not None:
             raise self._error
 
-    # --- wherever it is written; the writer is used only by who holds the lock
+    # --- in any thread; only the holder of the lock uses the writer
 
     def _work(self) -> None:
         """Write now and then. Two threads that wake each other for every tensor would do little else."""
