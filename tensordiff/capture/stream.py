@@ -120,7 +120,7 @@ class TensorStream:
         finally:
             self._is_over.set()
 
-    # --- what comes ------------------------------------------------------------------------------
+    # --- arriving tensors ------------------------------------------------------------------------
 
     def wait_for(self, key: EntryKey, make_room: Callable[[], bool]) -> KeptTensor:
         """Wait for a tensor.
@@ -205,7 +205,7 @@ class TensorStream:
     def _file(self, shard: str) -> MappedFile:
         return MappedFile(self._tensors / shard)
 
-    # --- what goes -------------------------------------------------------------------------------
+    # --- releasing tensors -----------------------------------------------------------------------
 
     def release(self, key: EntryKey) -> None:
         """Remove a tensor; a reader that has it open may continue."""

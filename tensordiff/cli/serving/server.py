@@ -134,7 +134,7 @@ class AppServer:
             await visitor.stop()
             await visit.close()
 
-    # --- what visitors take with them ------------------------------------------------------------
+    # --- downloads -------------------------------------------------------------------------------
 
     async def _download(self, request: web.Request) -> web.StreamResponse:
         key = request.match_info["key"]

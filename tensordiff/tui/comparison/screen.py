@@ -140,7 +140,7 @@ class ComparisonScreen(Screen[None]):
         """The search."""
         return self.query_one(BisectBar)
 
-    # --- what the owner of the session has found out ---------------------------------------------
+    # --- messages of the session's owner ---------------------------------------------------------
 
     def open(self, request: Request) -> None:
         """Open dumps; a source is run first."""
@@ -551,7 +551,7 @@ class ComparisonScreen(Screen[None]):
         self.table.focus()
         return True
 
-    # --- what is kept ----------------------------------------------------------------------------
+    # --- saving the view -------------------------------------------------------------------------
 
     @on(LayerTable.Highlighted)
     def _follow_cursor(self, message: LayerTable.Highlighted) -> None:

@@ -57,7 +57,7 @@ class StreamRun:
         self._start: Start | None = None
         self._may_go_on = threading.Event()
 
-    # --- for whoever shows it --------------------------------------------------------------------
+    # --- for the job line ------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Event]:
         while True:

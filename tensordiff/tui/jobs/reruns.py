@@ -137,7 +137,7 @@ class Reruns:
 
         self._screen.app.push_screen(Consent(offer), take)
 
-    # --- what was captured goes with the app, or stays ----------------------------------------------
+    # --- keeping captured dumps ---------------------------------------------------------------------
 
     def keep(self) -> None:
         """Keep the dumps that were captured for this comparison when the app ends."""
@@ -299,7 +299,7 @@ class Reruns:
         title = f"capture {run.job.source}"
         self._screen.app.call_from_thread(self._job_line.start, run, title, Purpose.SOURCE)
 
-    # --- what came of it -------------------------------------------------------------------------
+    # --- the results of runs ---------------------------------------------------------------------
 
     def ended(self, message: JobLine.Ended) -> None:
         """Handle the end of a run."""

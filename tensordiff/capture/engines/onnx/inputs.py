@@ -194,7 +194,7 @@ class _InputBuilder:
         self._tokens = IDS
         """The input that was given tokens, if any."""
 
-    # --- what the user says
+    # --- the inputs that the user gives
 
     def from_file(self) -> None:
         """Take ``--inputs``: tensors by the names of inputs, or a dump, from which the whole model's inputs
@@ -245,7 +245,7 @@ class _InputBuilder:
         self.arrays = more | self.arrays
         self.prompt = text
 
-    # --- what the reference was given
+    # --- the inputs of the reference
 
     def from_reference(self, reference: Dump) -> None:
         """Take the inputs of the reference's dump, where the user gave none."""
@@ -277,7 +277,7 @@ class _InputBuilder:
         """Inputs that cannot be derived from the tokens."""
         return [name for name in self.wanted if not is_companion(name)]
 
-    # --- what goes without saying
+    # --- defaults and companions
 
     def from_default_prompt(self) -> None:
         """Take the default prompt, the same as for every other framework, if nothing was given and there is a
@@ -317,7 +317,7 @@ class _InputBuilder:
         caches = (array for name, array in self.arrays.items() if is_cache(name) and array.ndim == 4)
         return max((array.shape[-2] for array in caches), default=0)
 
-    # --- words
+    # --- names and messages
 
     def _ids_name(self) -> str | None:
         """The input that takes tokens: by its name, or the only one that could."""

@@ -221,7 +221,7 @@ def _view(tensor: Tensor) -> Tensor:
     return tensor.view_as(tensor)
 
 
-# --- what is differentiated ---------------------------------------------------------------------------
+# --- the loss -----------------------------------------------------------------------------------------
 
 Loss = Callable[[Any], Tensor]
 """Computes a number from a model's output."""
