@@ -26,7 +26,7 @@ from tensordiff.secrets import masked
 
 __all__ = [
     "AlignError", "BadFile", "CaptureError", "ClusterError", "DumpError", "NotADump", "ReleasedError", "StoreError",
-    "TensordiffError", "WriteError", "printable", "printable_lines",
+    "TensordiffError", "WriteError", "first_line", "on_one_line", "printable", "printable_lines",
 ]  # fmt: skip
 
 
@@ -39,6 +39,16 @@ def printable_lines(text: object) -> str:
     """The same for text of several lines, such as a child's log: line breaks stay, and tabs become spaces."""
     lines = str(text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "\n".join(printable(line.expandtabs()) for line in lines)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, printable."""
+    return printable(str(error).strip().partition("\n")[0])
+
+
+def on_one_line(error: BaseException) -> str:
+    """The whole message of an error on one line, printable."""
+    return printable(" ".join(str(error).split()))
 
 
 class TensordiffError(Exception):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tensordiff.capture.job import Job, parse_source
+from tensordiff.capture.provenance import sign
 from tensordiff.capture.settings import Settings
-from tensordiff.capture.signature import sign
 from tests.capture.models import SMALL, run_here, script
 
 EVIL = (

@@ -1,7 +1,7 @@
-"""Capturing: a source is run into a dump, with the reference's inputs injected if asked.
+"""Capture: runs a source into a dump and, where asked, injects the reference's inputs while it runs.
 
-Called, it is the library's ``tensordiff.capture(model, "dump/")``. Frameworks are imported only in ``engines``, in a
-child process or, for the library, in the caller's.
+Calling the package is the library's ``tensordiff.capture(model, "dump/")``. Frameworks are imported only in
+``engines``: in a child process or, for the library, in the caller's process.
 """
 
 from tensordiff.util.callable_module import make_callable

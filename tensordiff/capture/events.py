@@ -1,8 +1,8 @@
 """The events that a child process sends while it runs: one JSON object a line.
 
 ``Phase`` says what begins now, ``Progress`` how far it is, ``Note`` is a sentence for the user. The last event is
-``Done`` or ``Failed``; a child that ends without either crashed, and ``runner`` says how. ``NewProcessNeeded`` is sent
-by a reusable child to the runner and goes no further.
+``Done`` or ``Failed``; a child that ends without either has crashed, and ``runner`` makes a ``Failed`` for it.
+``NewProcessNeeded`` is sent by a reusable child to the runner and goes no further.
 """
 
 from __future__ import annotations
@@ -12,6 +12,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from tensordiff.errors import CaptureError, printable
+
+
+class ChildLog(Exception):
+    """The traceback or log of a child process; shown with ``--debug``."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the phase is; ``total`` is 0 where nobody knows."""
+    """How far the phase is; ``total`` is 0 if unknown."""
 
     done: int
     total: int
@@ -33,55 +39,61 @@ class Progress:
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence for the person."""
+    """A sentence for the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Why it ended before its end."""
+    """The run failed."""
 
     sentence: str
     detail: str = ""
     """A traceback or the end of the log, for ``--debug``."""
     path: str | None = None
-    """A dump that can be read up to where it ended."""
+    """A dump that can be read up to the failure."""
+
+    def error(self) -> CaptureError:
+        """The error to raise for it in the parent; its cause is the child's traceback or log."""
+        error = CaptureError(printable(self.sentence))
+        error.__cause__ = ChildLog(f"\n{self.detail}")
+        return error
 
 
 @dataclass(frozen=True)
 class Done:
-    """What was made."""
+    """The run succeeded."""
 
     path: str
     entries: int
     facts: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[str, ...] = ()
-    """Where the job asked for it: the files that the process was made of, as far as they are known."""
+    """If the job asked for it: the files that the process was made of, as far as they are known."""
 
 
 @dataclass(frozen=True)
 class NewProcessNeeded:
-    """A job is for a new process: something is not as it was when this one was new. Nothing was written."""
+    """The job needs a new process, because something changed since this one was new. Nothing was written."""
 
     why: str
 
 
 Event = Phase | Progress | Note | Failed | Done | NewProcessNeeded
 Tell = Callable[[Event], None]
-"""Sends an event to whoever listens."""
+"""Sends an event to the parent, or to whoever listens."""
 _KINDS: dict[str, type[Event]] = {
     kind.__name__.lower(): kind for kind in (Phase, Progress, Note, Failed, Done, NewProcessNeeded)
 }
 
 
 def encode(event: Event) -> str:
-    """An event as its line, without the line's end."""
+    """An event as a line of JSON, without the line break."""
     return json.dumps({"event": type(event).__name__.lower(), **asdict(event)}, separators=(",", ":"), default=str)
 
 
 def decode(line: str | bytes) -> Event:
-    """The event that a line is; raises ``ValueError`` where it is none."""
+    """The event in a line; raises ``ValueError`` if it is none."""
     found = json.loads(line)
     try:
         lists = {key: tuple(value) for key, value in found.items() if isinstance(value, list)}
@@ -92,7 +104,7 @@ def decode(line: str | bytes) -> Event:
 
 @dataclass
 class ThrottledProgress:
-    """Sends ``Progress`` a few times a second, however often it is made."""
+    """Sends ``Progress`` a few times a second, however often it is advanced."""
 
     tell: Tell
     total: int = 0
@@ -100,7 +112,7 @@ class ThrottledProgress:
     _next_s: float = 0.0
 
     def advance(self, what: str) -> None:
-        """One more is done."""
+        """Count one more."""
         self.done += 1
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _PROGRESS_EVERY_S

@@ -1,9 +1,9 @@
-"""Which interpreter runs a source (the one of the command line, the engine's own environment, or this one), and what
-it answers when it is asked something before that.
+"""Which interpreter runs a source, and asking an interpreter questions before a run.
 
-Some engines pin other versions of torch than tensordiff is tested with, so each has an environment of its own beside
-the one that tensordiff runs in: ``.venv-vllm`` beside ``.venv``. The user's own ``tensordiff.toml`` may name another.
-Neither the current folder nor a dump is ever asked: both may be a stranger's.
+The interpreter is the one given on the command line, the engine's own environment, or the current one. Some engines
+need other versions of torch than tensordiff is tested with, so each has an environment of its own beside the one that
+tensordiff runs in: ``.venv-vllm`` beside ``.venv``. The user's own ``tensordiff.toml`` may name another. The current
+folder and dumps are never consulted: both may be a stranger's.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 exec(compile(sys.argv.pop(1), "asked", "exec"))
 """
-"""Runs the program that follows; what lies in the current folder is not imported instead of a package."""
+"""Runs the program that follows, without importing files in the current folder instead of packages."""
 
 
 class NoAnswer(Exception):
-    """An interpreter that was asked something did not start, failed, or took too long."""
+    """An interpreter did not start, failed, or took too long."""
 
     def __init__(self, python: str, cause: Exception) -> None:
         super().__init__(f"{python} could not be asked ({type(cause).__name__})")
@@ -42,26 +42,26 @@ class NoAnswer(Exception):
 
 
 def user_file() -> Path:
-    """The file of preferences in the user's configuration folder, whether it is there or not."""
+    """The path of the preferences in the user's configuration folder, whether the file exists or not."""
     from platformdirs import user_config_path
 
     return user_config_path("tensordiff", appauthor=False) / NAME
 
 
 def read_preferences_file(path: Path) -> dict[str, Any]:
-    """What a ``tensordiff.toml`` holds, whoever asks; raises ``BadFile`` where it cannot be read."""
+    """Read a ``tensordiff.toml``; raises ``BadFile`` if it cannot be read."""
     try:
         return tomllib.loads(read_small(path, _MAX_BYTES).decode("utf-8"))
     except TooLong as error:
         raise BadFile(path, "is too large to be a file of preferences") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(path, f"the preferences cannot be read ({error})") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits is no TOMLDecodeError
         raise BadFile(path, f"is not valid TOML ({error})") from error
 
 
 def interpreter(kind: str, said: str | None = None) -> str:
-    """The interpreter for sources of a kind; ``said`` is what the command line names."""
+    """The interpreter for sources of a kind; ``said`` is the one given on the command line."""
     if said is not None:
         return said
     if ENGINES[kind].has_environment:
@@ -72,10 +72,10 @@ def interpreter(kind: str, said: str | None = None) -> str:
 
 
 def ask(python: str, program: str, *arguments: str) -> str:
-    """What a program prints, run by an interpreter of the user's own; raises ``NoAnswer``.
+    """Run a program in an interpreter and return what it prints; raises ``NoAnswer``.
 
-    The environment is given because Mojo, once imported, sets PYTHONEXECUTABLE in C, and a child without an environment
-    of its own would inherit that.
+    The environment is passed explicitly because Mojo, once imported, sets PYTHONEXECUTABLE in C, and a child without an
+    environment of its own would inherit that.
     """
     command = [python, "-c", _RUN, program, *arguments]
     environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
@@ -88,7 +88,7 @@ def ask(python: str, program: str, *arguments: str) -> str:
 
 
 def ask_json(python: str, program: str, *arguments: str) -> dict[str, Any]:
-    """The object that a program prints as its last line, where imports may have printed more before it."""
+    """The JSON object in the last line that a program prints; imports may print other lines before it."""
     try:
         return dict(json.loads(ask(python, program, *arguments).strip().rpartition("\n")[2]))
     except (ValueError, TypeError) as error:
@@ -96,7 +96,7 @@ def ask_json(python: str, program: str, *arguments: str) -> dict[str, Any]:
 
 
 def _of_user(kind: str) -> Path | None:
-    """What the user's own file names; raises ``BadFile`` where that is no interpreter."""
+    """The environment that the user's own file names for a kind; raises ``BadFile`` if it has no interpreter."""
     path = user_file()
     if not path.is_file():
         return None
@@ -111,7 +111,7 @@ def _of_user(kind: str) -> Path | None:
 
 
 def _python_in(path: Path) -> Path | None:
-    """The interpreter of an environment, or the path itself where it is one."""
+    """The interpreter of an environment, or the path itself if it is an interpreter."""
     if path.is_file():
         return path
     return next((python for name in ("bin/python", "Scripts/python.exe") if (python := path / name).is_file()), None)

@@ -1,4 +1,6 @@
-"""How a dump says that its model was quantized: which parameters, how coarsely, and whether activations are, too."""
+"""The facts in a dump about its model's quantization: which parameters, how coarsely, and whether activations are
+rounded.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ _KEY, _ACTIVATIONS = "quantization", "rounds_activations"
 
 
 def quantization_facts(parameters: Mapping[str, Quantization], *, rounds_activations: bool) -> dict[str, Any]:
-    """The fact of a manifest that ``weights.parameters`` reads; none where nothing is quantized."""
+    """The fact for the manifest, which ``weights.parameters`` reads; none if nothing is quantized."""
     if not parameters:
         return {}
     kinds = list(dict.fromkeys(parameters.values()))
@@ -25,7 +27,7 @@ def quantization_facts(parameters: Mapping[str, Quantization], *, rounds_activat
 
 
 def said_kinds(facts: Mapping[str, object]) -> list[str]:
-    """The names of the quantizations that a dump says its model has."""
+    """The names of the quantizations in a dump's facts."""
     found = facts.get(_KEY)
     kinds = found.get("kinds") if isinstance(found, dict) else None
     names = [kind.get("name") for kind in kinds if isinstance(kind, dict)] if isinstance(kinds, list) else []

@@ -1,7 +1,7 @@
-"""How a source is to be run: everything that decides on the numbers, or on what is written of them.
+"""How a source is to be run: all settings that affect the numbers, or which of them are written.
 
-Settings travel to the child as JSON and are kept in the dump they made, so that it can be made again. An engine that
-cannot honour a setting refuses it, in the table of engines; none is dropped in silence.
+Settings are sent to the child as JSON and stored in the dump they made, so that it can be made again. If an engine
+cannot honour a setting, the table of engines refuses it; none is ignored silently.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from tensordiff.util.regex import check_regex
 from tensordiff.util.small_files import read_small
 
 PROMPT = "The meaning of life is not a single enumerator"
-"""The prompt of models that read text where none is given, the same for every engine."""
+"""The default prompt of models that read text, the same for every engine."""
 
 
 @dataclass(frozen=True)
 class Injection:
-    """What is put into the candidate while it runs."""
+    """What is injected into the candidate while it runs."""
 
     dump: str
-    """The reference whose recorded inputs are put in."""
+    """The reference whose recorded inputs are injected."""
     at: str = "all"
-    """``all``, ``once``, ``leaves``, a layer's name, ``FROM..TO``, or an expression that layers must match."""
+    """``all``, ``once``, ``leaves``, a layer's name, ``FROM..TO``, or a regular expression for layers."""
     rules: str | None = None
     """A rules file (TOML), as ``compare`` takes it."""
     rules_text: str | None = None
-    """What a rules file would say, for rules that are in none, or not yet. It counts instead of ``rules``."""
+    """The text of rules that are not in a file, or not yet; overrides ``rules``."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,19 @@ class Settings:
     prompt_file: str | None = None
     input_ids: tuple[int, ...] | None = None
     decode_ids: tuple[int, ...] | None = None
-    """What the steps after the first are given, a token each; the likeliest where there is none."""
+    """The tokens of the steps after the first, one each; by default the most likely ones."""
     inputs: str | None = None
-    """A ``.safetensors file of the model's keyword arguments."""
+    """A ``.safetensors`` file of the model's keyword arguments."""
     image: str | None = None
     dtype: str | None = None
     weights_dtype: str | None = None
-    """What weights are rounded through; the model computes in ``dtype`` all the same."""
+    """The type that weights are rounded to; the model still computes in ``dtype``."""
     quantized_as: str | None = None
-    """A quantized candidate (a checkpoint, a GGUF file, a dump that holds weights) whose weights the model gets."""
+    """A quantized candidate (a checkpoint, a GGUF file, a dump with weights) whose weights the model gets."""
     device: str = "auto"
     attn_implementation: str | None = None
     num_hidden_layers: int | None = None
-    """The first so many; None is all."""
+    """The number of first layers to keep; None keeps all."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Overrides of the model's config by dotted key."""
     steps: int = 1
@@ -67,24 +67,25 @@ class Settings:
     leaves: bool = False
     no_inputs: bool = False
     max_bytes: int | None = None
-    """How much may be written; the first tensor that goes beyond it and all after it are left out, and it is said."""
+    """How much may be written. The first tensor that exceeds it and all after it are left out, with a note."""
     deterministic: bool = False
     ops: str | None = None
     """A layer whose operations are written instead of the layers."""
     prefer_module_v3: bool = False
-    """Of ``max:``, the model as written in ``max.experimental.nn`` where MAX has it in both module systems."""
+    """For ``max:``, the model as written in ``max.experimental.nn``, if MAX has it in both module systems."""
     weights: bool = False
-    """Write what the model holds after loading, too; not of a run with injection or of operations, beside which the
-    plain one has them."""
+    """Also write the parameters after loading; not in a run with injection or of operations, whose plain
+    run has them.
+    """
     gradients: bool = False
-    """Run backward too, and write the gradients of what modules take and give and of parameters."""
+    """Run backward too, and write the gradients of inputs, outputs and parameters."""
     optimized: bool = False
-    """Of ``onnx:``, the graph as onnxruntime optimizes it, and of its values those that are left then."""
+    """For ``onnx:``, the graph as onnxruntime optimizes it, and the values that remain in it."""
     inject: Injection | None = None
     python: str | None = None
     """The interpreter to run in; None is this one."""
     force: bool = False
-    """Write even where the disk seems too small, and over an earlier dump."""
+    """Write even if the disk seems too small, and over an earlier dump."""
 
     def __post_init__(self) -> None:
         if self.layers is not None:
@@ -99,7 +100,7 @@ class Settings:
             raise CaptureError(f"--max-bytes {self.max_bytes}: is less than nothing; give a size such as 500MB")
 
     def _check_gradients(self) -> None:
-        """Gradients are those of one whole forward."""
+        """Refuse options that do not go with gradients, which are those of one whole forward."""
         others = (("--ops", self.ops), ("--inject", self.inject), ("--steps", self.steps if self.steps > 1 else None))
         for option, given in others if self.gradients else ():
             if given is not None:
@@ -115,15 +116,15 @@ class Settings:
         return {name: path for name, path in named.items() if path is not None}
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON, without the defaults."""
+        """The settings as JSON, without the defaults."""
         plain = dataclasses.asdict(self)
         usual = dataclasses.asdict(Settings())
         return {key: _plain(value) for key, value in plain.items() if value != usual[key]}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Settings:
-        """What ``to_json`` gave, read back; raises ``CaptureError`` where it gave no such thing."""
-        import msgspec  # which --help does without
+        """Parse what ``to_json`` made; raises ``CaptureError`` if it is something else."""
+        import msgspec  # --help does without it
 
         inject = found.get("inject")
         _refuse_unknown(cls, found)
@@ -143,7 +144,7 @@ def _refuse_unknown(cls: type, found: Mapping[str, Any]) -> None:
 
 
 def _check_value(key: str, value: Any) -> None:
-    """Refuse a value of ``--config`` that no config can hold: they are JSON, which has neither inf nor nan."""
+    """Refuse a ``--config`` value that no config can hold: configs are JSON, which has neither inf nor nan."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -153,8 +154,8 @@ def _check_value(key: str, value: Any) -> None:
         ) from error
 
 
-def unfit_config(config: Mapping[str, Any]) -> str:
-    """What to try where a model does not load with other values of its config: the end of a sentence."""
+def config_hint(config: Mapping[str, Any]) -> str:
+    """The end of a sentence: what to try if a model does not load with overridden config values."""
     given = " ".join(f"--config {printable(key)}={printable(f'{value!s:.60}')}" for key, value in config.items())
     return f"the weights may not fit {given}: leave it out, or give another value"
 
@@ -172,7 +173,7 @@ def _plain(value: Any) -> Any:
 
 
 def prompt_text(settings: Settings) -> str | None:
-    """The prompt, from the option or from the file; None where none was given."""
+    """The prompt, from the option or from the file; None if none was given."""
     if settings.prompt is not None and settings.prompt_file is not None:
         raise CaptureError("--prompt and --prompt-file: give one of them")
     if settings.prompt_file is None:

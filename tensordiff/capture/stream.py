@@ -1,11 +1,11 @@
-"""The tensors of a run while it runs: a child writes them into a window, and whoever compares takes them out of it.
+"""The tensors of a run while it runs: the child writes them into a window, and the parent takes them out.
 
 ``TensorStream`` is the reader's end of what ``process.stream_writer`` writes. A tensor that has arrived stays until it
-is released, which removes it and lets the child go on, or kept, which moves it elsewhere. Nothing is decided here on
-which those are: ``session.streaming`` does.
+is released, which removes it and lets the child continue, or kept, which moves it elsewhere. ``session.streaming``
+decides between the two.
 
-The window lies in the memory that processes share, where that has room for it, else in the temporary directory. It is
-removed when the stream is closed, however the run ended; that of a process that was killed, when the next one is made.
+The window is in shared memory if that has room for it, else in the temporary directory. It is removed when the stream
+is closed, however the run ended; the window of a killed process is removed when the next one is made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from tensordiff.capture.child import ReusableChild
@@ -37,13 +36,9 @@ from tensordiff.util.temporary_folders import ClaimedFolder, make_claimed_folder
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
 _PREFIX = "tensordiff-stream-"
 SCRATCH_PREFIX = "tensordiff-scratch-"
-"""Of folders in the temporary directory for what is kept of a stream while the command runs."""
+"""The prefix of temporary folders for tensors that are kept from a stream while the command runs."""
 _KEEP_ELSEWHERE = "free some space, keep it elsewhere, or give --keep none"
-_LOOK_S = 0.002  # how long the journal is left alone while nothing comes
-
-
-class ChildLog(Exception):
-    """The traceback or log of a child; shown with ``--debug``."""
+_LOOK_S = 0.002  # how often the journal is read while nothing comes
 
 
 class KeptTensor(NamedTuple):
@@ -58,7 +53,7 @@ class KeptTensor(NamedTuple):
         return self.stored.spec
 
     def moved(self, path: Path, way_out: str = _KEEP_ELSEWHERE) -> KeptTensor:
-        """The same in another file, whose name is that of a shard."""
+        """Move the tensor to another file, whose name is that of a shard."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(self.stored.file.path, path)
@@ -73,7 +68,7 @@ class KeptTensor(NamedTuple):
 
 
 class TensorStream:
-    """A source that runs, and the tensors of it that lie in its window."""
+    """A running source, and the tensors in its window."""
 
     def __init__(self, job: Job, child: ReusableChild | None, window_bytes: int) -> None:
         """Start the run of a job."""
@@ -82,11 +77,11 @@ class TensorStream:
         self._window = Window(window_path(self._tensors))
         self.window_bytes = window_bytes
         self.held: dict[EntryKey, KeptTensor] = {}
-        """What lies in the window, in the order in which it came."""
+        """The tensors in the window, in the order they came."""
         self.arrived: set[EntryKey] = set()
-        """All that ever came."""
+        """The keys of all tensors that ever came."""
         self.news: list[EntryKey] = []
-        """What came since someone emptied this."""
+        """The keys that came since the caller last emptied this list."""
         self.held_bytes = self.most_bytes = 0
         self._released = self._read = 0
         self._rest = b""
@@ -103,18 +98,16 @@ class TensorStream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def stop(self) -> None:
-        """End the child, if it runs still; what has come stays."""
+        """End the child if it still runs; tensors that have come stay."""
         self.run.cancel()
         self._thread.join()
 
     def close(self) -> None:
-        """End the child, if it runs still, and remove the window."""
+        """End the child if it still runs, and remove the window."""
         self.stop()
         self._window.close()
         self._folder.remove()
@@ -127,10 +120,13 @@ class TensorStream:
         finally:
             self._is_over.set()
 
-    # --- what comes ------------------------------------------------------------------------------
+    # --- arriving tensors ------------------------------------------------------------------------
 
     def wait_for(self, key: EntryKey, make_room: Callable[[], bool]) -> KeptTensor:
-        """A tensor, once it is there. ``make_room`` releases others; False where it cannot, and the run is stuck."""
+        """Wait for a tensor.
+
+        ``make_room`` releases others; it returns False if it cannot, and the run is then stuck.
+        """
         while key not in self.arrived:
             was_over = self._is_over.is_set()
             if not self.take_new():
@@ -140,14 +136,14 @@ class TensorStream:
         return self.held[key]
 
     def fill(self) -> None:
-        """Wait until the window is full, or all that there is has come."""
+        """Wait until the window is full, or every tensor has come."""
         while not self._is_over.is_set() and not self._is_stuck():
             if not self.take_new():
                 self._is_over.wait(_LOOK_S)
         self._take_last("filling the window")
 
     def finish(self, make_room: Callable[[], bool]) -> None:
-        """Let the run come to its end; raises ``CaptureError`` where it fails."""
+        """Let the run come to its end; raises ``CaptureError`` if it fails."""
         while not self._is_over.is_set():
             if not self.take_new():
                 self._pause(make_room, "waiting for its end")
@@ -159,8 +155,8 @@ class TensorStream:
             raise self._ended(doing)
 
     def _pause(self, make_room: Callable[[], bool], doing: str) -> None:
-        """Wait for a moment; raises where the child waits for room, and there is none to be made."""
-        # What the child told of before it began to wait is taken first: it may be what is needed.
+        """Wait for a moment; raises if the child waits for room and none can be made."""
+        # First take what the child announced before it began to wait: it may be what is needed.
         if self._is_stuck() and not self.take_new() and not make_room():
             raise CaptureError(
                 f"{printable(self.run.job.source)}: more than {format_bytes(self.window_bytes)} of this side would "
@@ -170,21 +166,19 @@ class TensorStream:
         self._is_over.wait(_LOOK_S)
 
     def _is_stuck(self) -> bool:
-        """Whether the child waits for room, having seen all that was released."""
+        """Whether the child waits for room, having seen everything that was released."""
         return self._window.waits_beyond == self._released and bool(self.held)
 
     def _ended(self, doing: str) -> CaptureError:
         if isinstance(self._last, Failed):
-            error = CaptureError(printable(self._last.sentence))
-            error.__cause__ = ChildLog(f"\n{self._last.detail}")
-            return error
+            return self._last.error()
         return CaptureError(
             f"{printable(self.run.job.source)}: ended before it gave what it gave when it was listed ({doing}); "
             "its two runs differ: compare dumps, without --stream"
         )
 
     def take_new(self) -> int:
-        """Take note of what has arrived since; how many tensors."""
+        """Read the journal; returns how many tensors have arrived since."""
         try:
             with (self._tensors / JOURNAL).open("rb") as journal:
                 journal.seek(self._read)
@@ -211,16 +205,16 @@ class TensorStream:
     def _file(self, shard: str) -> MappedFile:
         return MappedFile(self._tensors / shard)
 
-    # --- what goes -------------------------------------------------------------------------------
+    # --- releasing tensors -----------------------------------------------------------------------
 
     def release(self, key: EntryKey) -> None:
-        """Remove a tensor; whoever reads from it may go on."""
+        """Remove a tensor; a reader that has it open may continue."""
         tensor = self._forget(key)
         tensor.stored.file.path.unlink(missing_ok=True)
         self._window.released = self._released
 
     def keep(self, key: EntryKey, path: Path, way_out: str = _KEEP_ELSEWHERE) -> KeptTensor:
-        """Move a tensor to a file of its own elsewhere; ``way_out`` is what to do where that is full."""
+        """Move a tensor to a file of its own elsewhere; ``way_out`` says what to do if that place is full."""
         tensor = self._forget(key).moved(path, way_out)
         self._window.released = self._released
         return tensor
@@ -233,7 +227,7 @@ class TensorStream:
 
 
 def make_window_folder(nbytes: int) -> ClaimedFolder:
-    """A folder for a window, after those of processes that were killed are removed, wherever they lie."""
+    """A folder for a window. Removes the folders of killed processes first, wherever they are."""
     for place in (_SHARED_MEMORY, Path(tempfile.gettempdir())):
         for prefix in (_PREFIX, SCRATCH_PREFIX):
             remove_abandoned(prefix, place)
@@ -241,7 +235,7 @@ def make_window_folder(nbytes: int) -> ClaimedFolder:
 
 
 def _has_room(folder: Path, nbytes: int) -> bool:
-    """Whether memory is shared there, and there is plenty of it."""
+    """Whether there is shared memory, with plenty of room."""
     if not os.access(folder, os.W_OK | os.X_OK):
         return False
     return shutil.disk_usage(folder).free >= 2 * nbytes and not shortage(2 * nbytes)

@@ -1,6 +1,6 @@
-"""``tensordiff.tap(name, tensor)``: a user's own point to record within a forward.
+"""``tensordiff.tap(name, tensor)``: lets users record values of their own within a forward.
 
-While no capture runs it imports nothing and does nothing but look at an empty list.
+While no capture runs, it imports nothing and only looks at an empty list.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ class TapListener(Protocol):
 
 
 listeners: list[TapListener] = []
-"""Captures under way in this process, innermost last."""
+"""The captures running in this process, innermost last."""
 
 
 def tap(name: str, tensor: T) -> T:
-    """Write a tensor (or a tuple or dict of them) into the dump being captured, if there is one; gives it back."""
+    """Write a tensor (or a tuple or dict of them) into the current capture's dump, if there is one; returns
+    the tensor.
+    """
     if listeners:
         for listener in listeners:
             listener.tap(name, tensor)

@@ -1,4 +1,4 @@
-"""Asking before anything is run that a dump names and this user did not capture: at a terminal, by a typed yes."""
+"""Asks for consent before running anything that a dump names and this user did not capture."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ trust_option = click.option(
 
 
 def with_consent(begin: Callable[[Trust], T], *, trust_source: bool) -> T:
-    """Begin what may run something that a dump names; where nobody has agreed to that yet, a person is asked.
+    """Start something that may run what a dump names; if nobody has agreed to that yet, ask the user.
 
-    Where there is no terminal to ask on, the refusal is the error: it says what would have been run.
+    If there is no terminal to ask on, the refusal is raised as the error: it says what would have been run.
     """
     trust = Trust(any_source=trust_source)
     try:
@@ -33,7 +33,7 @@ def with_consent(begin: Callable[[Trust], T], *, trust_source: bool) -> T:
 
 
 def _ask_for_yes(offer: RerunOffer) -> None:
-    """Show all that would be run, and go on only after a yes that is spelled out."""
+    """Show everything that would be run, and continue only after a typed yes."""
     say(f"{offer.what} was not captured by you here: {offer.provenance.doubt}. Running it again would run")
     for line in offer.lines():
         say(f"  {line}")
@@ -42,7 +42,7 @@ def _ask_for_yes(offer: RerunOffer) -> None:
 
 
 def tell_offer(offer: RerunOffer, *, trust_source: bool) -> None:
-    """Say what a person should know before a dump is run again: what they trusted, and what a dump cannot ask for."""
+    """Say what the user should know before a dump is run again: what they trusted, and what a dump cannot ask for."""
     if trust_source and not offer.provenance.is_own:
         say(f"as --trust-source says: {offer.sentence()}")
     for note in offer.notes():

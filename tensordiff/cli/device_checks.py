@@ -1,8 +1,8 @@
-"""What ``tensordiff doctor`` says of devices: which ones the engines find, and whether they compute as the CPU does.
+"""The device checks of ``tensordiff doctor``: which devices the engines find, and whether they compute as the CPU does.
 
-Frameworks are asked in their own interpreters. Where torch is, a small model is captured on the CPU and on each of its
-devices, by the same code that captures any other, and the dumps are compared: what no test of this project ever ran on,
-it is tried on where it is installed.
+Frameworks are asked in their own interpreters. If torch is installed, a small model is captured on the CPU and on each
+of torch's devices, by the same code as any other capture, and the dumps are compared. So devices that this project's
+tests never ran on are tested where tensordiff is installed.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from tensordiff.session.session import Session
 
 State = Literal["ok", "missing", "problem"]
 _FRAMEWORKS = {"torch": "py", "max": "max", "onnxruntime": "onnx", "mlx": "mlx", "vllm": "vllm"}
-"""Frameworks that may have devices, and the kind of source that tells which interpreter has them."""
-_TOLD = "\nimport json, sys\nprint(json.dumps({name: report(name) for name in sys.argv[1:]}))\n"
+"""Frameworks that may have devices, and the kind of source whose interpreter has them."""
+_PRINT_REPORTS = "\nimport json, sys\nprint(json.dumps({name: report(name) for name in sys.argv[1:]}))\n"
 _SELF_CHECK = Path(device_report.__file__).parent / "torch" / "devices" / "self_check.py"
 
 
 class Check(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     state: State
-    """``missing`` is what can be done without: an engine that is not installed, say."""
+    """``missing`` means something optional, such as an engine that is not installed."""
     says: str
     do: str = ""
 
 
 def device_checks() -> Iterator[Check]:
-    """The devices of each framework that is installed, then a capture on the CPU and on each of torch's."""
+    """Check the devices of each installed framework, then a capture on the CPU and on each of torch's devices."""
     reports = _reports()
     for framework, found in reports.items():
         yield _devices(framework, found)
@@ -55,22 +55,24 @@ def device_checks() -> Iterator[Check]:
 
 
 def _reports() -> dict[str, Mapping[str, Any]]:
-    """What each framework says, by the interpreter that has it; those that are not installed are left out."""
+    """The report of each framework, from the interpreter that has it; frameworks that are not installed are
+    left out.
+    """
     by_python: dict[str, list[str]] = {}
     for framework, kind in _FRAMEWORKS.items():
-        with suppress(BadFile):  # the user's own file names none, and the engine's line says so
+        with suppress(BadFile):  # the user's own file names none, which the check of the engine reports
             by_python.setdefault(interpreter(kind), []).append(framework)
     found: dict[str, Mapping[str, Any]] = {}
     for python, frameworks in by_python.items():
-        found |= _asked(python, frameworks)
-    return {name: said for name, said in found.items() if "ModuleNotFoundError" not in str(said.get("error"))}
+        found |= _ask(python, frameworks)
+    return {name: one for name, one in found.items() if "ModuleNotFoundError" not in str(one.get("error"))}
 
 
-def _asked(python: str, frameworks: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+def _ask(python: str, frameworks: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     try:
-        return ask_json(python, Path(device_report.__file__).read_text("utf-8") + _TOLD, *frameworks)
+        return ask_json(python, Path(device_report.__file__).read_text("utf-8") + _PRINT_REPORTS, *frameworks)
     except NoAnswer as error:
-        # The engines of an interpreter that does not even start are told as missing.
+        # The check of each engine reports an interpreter that does not start.
         return {name: {"error": str(error)} for name in frameworks if error.has_started}
 
 
@@ -80,8 +82,8 @@ def _devices(framework: str, found: Mapping[str, Any]) -> Check:
     if (says := found.get("says")) is not None:
         return Check(f"{framework} devices", "ok", str(says))
     devices = found["devices"]
-    said = ", ".join(f"{device} ({name})" for device, name in devices.items())
-    return Check(f"{framework} devices", "ok", f"cpu, {said}" if said else "cpu")
+    text = ", ".join(f"{device} ({name})" for device, name in devices.items())
+    return Check(f"{framework} devices", "ok", f"cpu, {text}" if text else "cpu")
 
 
 def _self_checks(folder: Path, names: Sequence[str]) -> Iterator[Check]:
@@ -96,7 +98,7 @@ def _self_checks(folder: Path, names: Sequence[str]) -> Iterator[Check]:
     for name in names:
         try:
             _capture(name, folder)
-            yield _compared(name, folder)
+            yield _compare(name, folder)
         except TensordiffError as error:
             yield Check(f"self-check on {name}", "problem", str(error), "run models with --device cpu until this works")
 
@@ -113,23 +115,23 @@ def _capture(device: str, folder: Path) -> None:
 
 
 def _read_back(folder: Path) -> Check:
-    """Whether a capture holds what was computed: the model ends in a softmax, whose rows add up to one."""
+    """Check that a capture holds what was computed: the model ends in a softmax, whose rows add up to one."""
     entries = open_dump(folder).entries
     given = [entry.read() for entry in entries if entry.layer == ROOT and not entry.is_input]
     if len(given) != 1 or not np.allclose(given[0].sum(-1), 1, atol=1e-5):
-        said = f"{len(entries)} tensors of a small model, and its output is not what a softmax gives"
-        return Check("self-check on cpu", "problem", said, "do not trust captures of this install; please report it")
+        text = f"{len(entries)} tensors of a small model, and its output is not what a softmax gives"
+        return Check("self-check on cpu", "problem", text, "do not trust captures of this install; please report it")
     return Check("self-check on cpu", "ok", f"{len(entries)} tensors of a small model, captured and read back")
 
 
-def _compared(device: str, folder: Path) -> Check:
+def _compare(device: str, folder: Path) -> Check:
     session = Session.open(Request(folder / "cpu", folder / device))
     outcome = session.outcome(session.rows())
     errors = [row.diff.rel_l2 for row in outcome.rows if row.diff is not None]
     worst = max(errors, default=0.0)
-    said = f"{len(errors)} tensors of a small model, rel_l2 at most {worst:.1e} from the CPU's"
+    text = f"{len(errors)} tensors of a small model, rel_l2 at most {worst:.1e} from the CPU's"
     if outcome.verdict == "agrees":
-        return Check(f"self-check on {device}", "ok", said)
+        return Check(f"self-check on {device}", "ok", text)
     culprit = f", first in {outcome.culprit.pair.name}" if outcome.culprit is not None else ""
     do = "do not use this device for a reference; its driver or torch may be at fault"
-    return Check(f"self-check on {device}", "problem", f"{outcome.verdict}: {said}{culprit}", do)
+    return Check(f"self-check on {device}", "problem", f"{outcome.verdict}: {text}{culprit}", do)

@@ -1,8 +1,7 @@
-"""The command ``tensordiff``: which command runs, and how every failure leaves the process.
+"""The command ``tensordiff``: chooses the command to run, and turns every failure into an exit status.
 
 ``--help`` and completion must be quick, so only click is imported here: each command is a module of its own, loaded
-when it runs, and what the list of commands says of it stands here. This is the one place where errors become exit
-statuses.
+when it runs, and the texts of the list of commands are kept here. Only this module turns errors into exit statuses.
 """
 
 from __future__ import annotations
@@ -84,15 +83,15 @@ class _Commands(click.Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """An option of a comparison may stand before its paths, too."""
-        return super().parse_args(ctx, ["--", *args] if args and _is_of_a_comparison(args[0]) else args)
+        """Accept an option of a comparison before its paths, too."""
+        return super().parse_args(ctx, ["--", *args] if args and _is_comparison_option(args[0]) else args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] in COMMANDS:
             return args[0], _load(args[0]), args[1:]
-        if _is_side(args[0]) or _is_of_a_comparison(args[0]):
+        if _is_side(args[0]) or _is_comparison_option(args[0]):
             name = "open" if _opens_the_app(args) else "compare"
             return name, _load(name), args
         if not ctx.resilient_parsing:
@@ -109,14 +108,14 @@ def _is_side(word: str) -> bool:
 
 
 def _opens_the_app(args: list[str]) -> bool:
-    """Two paths on a terminal; an option that only compare has asks for compare."""
+    """Whether the arguments open the app: on a terminal, unless one is an option that only compare has."""
     if not streams.has_screen():
         return False
     known = _options_of("open") | _HELP
     return all(arg.partition("=")[0] in known for arg in args if arg.startswith("-"))
 
 
-def _is_of_a_comparison(word: str) -> bool:
+def _is_comparison_option(word: str) -> bool:
     """Whether a word is an option of ``compare`` or of the app."""
     name = word.partition("=")[0]
     return name.startswith("--") and name not in _HELP and name in _options_of("compare") | _options_of("open")
@@ -162,7 +161,7 @@ def tensordiff(ctx: click.Context) -> int:
 
 
 class _Terminated(KeyboardInterrupt):
-    """Somebody ended the process from outside: as with Ctrl-C, what was begun is put away first."""
+    """The process was ended from outside: as with Ctrl-C, everything is cleaned up first."""
 
 
 def _terminate(*_: object) -> NoReturn:
@@ -170,7 +169,7 @@ def _terminate(*_: object) -> NoReturn:
 
 
 def _repeat_interrupt(lost: sys.UnraisableHookArgs) -> None:
-    """A Ctrl-C that came while an object was destroyed has nobody above to catch it: it is sent again afterwards."""
+    """Send a Ctrl-C again that came while an object was destroyed, where nothing could catch it."""
     if not issubclass(lost.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
@@ -182,7 +181,7 @@ def _repeat_interrupt(lost: sys.UnraisableHookArgs) -> None:
 
 
 def _send_later(number: signal.Signals, main_thread: int) -> None:
-    """Send a signal once the main thread has left ``_repeat_interrupt``: raised in there it would be lost again."""
+    """Send a signal once the main thread has left ``_repeat_interrupt``: raised inside it, it would be lost again."""
     while _is_repeating(sys._current_frames().get(main_thread)):
         sleep(0.001)
     os.kill(os.getpid(), number)
@@ -202,14 +201,15 @@ def run() -> NoReturn:
     keep_secrets(*args)
     try:
         signal.signal(signal.SIGTERM, _terminate)
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup asks to go on without a terminal
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup asks to continue without a terminal
             signal.signal(signal.SIGHUP, _terminate)
         status = _exit_status([arg for arg in args if arg != _DEBUG], _DEBUG in args)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is over, and a late Ctrl-C changes neither status nor output
+        # it is over, and a late Ctrl-C must change neither status nor output
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     except KeyboardInterrupt as error:  # just before the command began, or just after it was done
         status = _status_of(error)
-    # A Ctrl-C within text that Python executes, as dataclasses do when they are imported, is remembered as one that
-    # nobody handled, and python -m ends by the signal instead of the status. Executing something else makes it forget.
+    # A Ctrl-C inside text that Python executes, as dataclasses do on import, is remembered as unhandled, and python -m
+    # then ends by the signal instead of the status. Executing something else clears it.
     exec("")  # noqa: S102
     sys.exit(status)
 
@@ -223,7 +223,7 @@ def _exit_status(args: list[str], debug: bool) -> int:
     try:
         if _COMPLETE in os.environ:
             tensordiff.main(args, prog_name="tensordiff")
-        # Not by main: click's would leave with status 1 when a pipe breaks.
+        # Not by main: click's would exit with status 1 when a pipe breaks.
         before = _lost_files("count_losses") or 0
         with tensordiff.make_context("tensordiff", args) as context:
             status = tensordiff.invoke(context)
@@ -238,7 +238,7 @@ def _exit_status(args: list[str], debug: bool) -> int:
     except (KeyboardInterrupt, click.Abort) as error:
         streams.say("interrupted")
         return _status_of(error)
-    except Exception as error:  # whatever happens, status 1 means that tensors diverge and nothing else
+    except Exception as error:  # status 1 must mean only that tensors diverge
         if debug:
             _show_traceback()
         if isinstance(error, OSError):
@@ -248,13 +248,15 @@ def _exit_status(args: list[str], debug: bool) -> int:
 
 
 def _lost_files(function: str, *args: int) -> Any:
-    """Ask about files that became shorter while they were read; where no file was read, that is not loaded."""
+    """Call a function of ``util.mappings``, about files that became shorter while they were read, if it is loaded at
+    all.
+    """
     mappings = sys.modules.get("tensordiff.util.mappings")
     return mappings and getattr(mappings, function)(*args)
 
 
 def _show_traceback() -> None:
-    """What a traceback quotes may be from outside: a child's log, a layer's name."""
+    """Print the traceback. It may quote text from outside, such as a child's log or a layer's name."""
     import traceback
 
     streams.say(printable_lines(traceback.format_exc()).rstrip("\n"))

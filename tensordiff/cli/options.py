@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they come to: a ``Request`` and capture ``Settings``.
+"""Options that several commands share, and the ``Request`` and capture ``Settings`` made from them.
 
 Nothing that compares is imported before a command runs: ``--help`` must be quick.
 """
@@ -27,10 +27,10 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class UserPath(click.Path):
-    """A path, which may be a URL where a dump lies there."""
+    """A path, or the URL of a dump."""
 
     def coerce_path_result(self, value: str | os.PathLike[str]) -> Any:
-        """A ``Path``; of a URL one that hides its secrets."""
+        """A ``Path``; for a URL, one that hides its secrets."""
         return user_path(value)
 
 
@@ -51,7 +51,7 @@ class Bytes(click.ParamType[int]):
     name = "bytes"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The text in bytes."""
+        """Parse the size."""
         size = parse_bytes(str(value))
         return size if size is not None else self.fail(f"{value!r} is not a size such as 500MB or 2GB", param, ctx)
 
@@ -65,7 +65,7 @@ _STREAM = (
 
 
 def stream_options(function: Command) -> Command:
-    """Comparing while sources run."""
+    """The options of comparing while sources run."""
     return _with(function, _STREAM)
 
 
@@ -75,7 +75,7 @@ def take(options: dict[str, Any], record: type[T]) -> T:
 
 
 def make_request(reference: Path, candidate: Path, **options: Any) -> Request:
-    """The request that a command's arguments and comparison options make."""
+    """The request made of a command's arguments and comparison options."""
     from tensordiff.compare.limits import Limits
     from tensordiff.compare.measure.dtype_plan import Tolerance
     from tensordiff.session.request import Request
@@ -89,7 +89,7 @@ def make_request(reference: Path, candidate: Path, **options: Any) -> Request:
 
 
 def capture_settings(**options: Any) -> Settings:
-    """The settings that the options of a source make."""
+    """The settings made of the options of a source."""
     from tensordiff.capture.settings import Settings
 
     paths = ("prompt_file", "inputs", "image", "quantized_as")
@@ -112,10 +112,10 @@ def _with(function: Command, options: tuple[Decorator, ...]) -> Command:
 
 
 class Amount(click.types.FloatParamType):
-    """A tolerance; a bad one is refused before anything is opened."""
+    """A tolerance; an invalid one is refused before anything is opened."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The text as a number."""
+        """Parse the number."""
         from tensordiff.align.rules.tables import check_limit
         from tensordiff.errors import AlignError
 
@@ -132,13 +132,13 @@ _SIDES = (click.argument("reference", type=PATH), click.argument("candidate", ty
 
 
 def _hear_cluster(_context: click.Context, _parameter: click.Parameter, address: str | None) -> str | None:
-    """Refuse what is no address, and let a cluster say on stderr what it waits for."""
+    """Refuse an invalid address, and print on stderr what a cluster logs while it is waited for."""
     if address is not None:
-        from tensordiff.cli.notices import say_logged
+        from tensordiff.cli.streams import say_log_of
         from tensordiff.compare.cluster.dask_engine import check_address
 
         check_address(address)
-        say_logged("tensordiff.compare.cluster")
+        say_log_of("tensordiff.compare.cluster")
     return address
 
 
@@ -169,7 +169,7 @@ def two_sides(function: Command) -> Command:
 
 
 def comparison_options(function: Command) -> Command:
-    """How to compare two sides."""
+    """The options of comparing two sides."""
     return _with(function, _COMPARISON)
 
 
@@ -177,12 +177,12 @@ def comparison_options(function: Command) -> Command:
 
 
 class Ids(click.ParamType[tuple[int, ...]]):
-    """Token ids with commas between them."""
+    """Token ids, separated by commas."""
 
     name = "ids"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """The text as numbers."""
+        """Parse the ids."""
         try:
             return tuple(int(part) for part in str(value).replace(" ", "").split(","))
         except ValueError:
@@ -190,12 +190,12 @@ class Ids(click.ParamType[tuple[int, ...]]):
 
 
 class Layers(click.ParamType[int | None]):
-    """How many layers; ``all`` is None."""
+    """A number of layers; ``all`` is None."""
 
     name = "layers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
-        """The text as a number."""
+        """Parse the number."""
         if str(value) == "all":
             return None
         if not str(value).isdigit() or int(value) < 1:
@@ -204,12 +204,12 @@ class Layers(click.ParamType[int | None]):
 
 
 class Override(click.ParamType[tuple[str, Any]]):
-    """KEY=VALUE, the value being JSON where it is, and text where not."""
+    """KEY=VALUE; the value is parsed as JSON if possible, else it is text."""
 
     name = "override"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
-        """The text as key and value."""
+        """Parse key and value."""
         if isinstance(value, tuple):
             return value
         key, equals, text = str(value).partition("=")
@@ -261,17 +261,19 @@ SETTINGS = tuple(name.removeprefix("--").replace("-", "_") for name, _ in _INPUT
 
 
 def input_options(function: Command) -> Command:
-    """What the model is given."""
+    """The options of a model's input."""
     return _with(function, tuple(click.option(name, **attributes) for name, attributes in _INPUT))
 
 
 def run_options(function: Command) -> Command:
-    """How the model is run."""
+    """The options of running a model."""
     return _with(function, tuple(click.option(name, **attributes) for name, attributes in _RUN))
 
 
 def source_options(function: Command) -> Command:
-    """Both, for commands that take sources in place of dumps; ``capture --help`` alone explains how models are run."""
+    """Input and run options for commands that take sources as well as dumps; only ``capture --help`` shows the run
+    options.
+    """
     hidden = tuple(click.option(name, **attributes, hidden=name != "--weights") for name, attributes in _RUN)
     own = click.option("--candidate-device", metavar="DEVICE", help="Where the candidate runs, if not on --device.")
     return input_options(_with(function, (*hidden, own)))

@@ -1,4 +1,4 @@
-"""A progress line on stderr: only on a terminal, rewritten in place, and gone before data is printed."""
+"""A progress line on stderr: shown only on a terminal, rewritten in place, and cleared before data is printed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tensordiff.util.text_width import columns, cut_end, cut_middle, pad
 
 T = TypeVar("T")
 _EVERY_S = 0.1
-_PATIENCE_S = 0.5  # nothing is shown for work that is over before
+_PATIENCE_S = 0.5  # nothing is shown for work that is done sooner
 _BAR, _WIDE, _USUAL = 20, 48, 80
 
 
 def _terminal_columns() -> int:
-    """How wide the terminal of stderr is, now."""
+    """The current width of the terminal of stderr."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL
-    except (OSError, ValueError):  # it has gone, or does not say
+    except (OSError, ValueError):  # it is gone, or does not tell
         return _USUAL
 
 
@@ -47,7 +47,7 @@ class Line:
         return self.is_shown and time.monotonic() >= self.next_draw
 
     def draw(self, text: str) -> None:
-        """Replace the text of the line, which is never wider than the terminal: a second line would stay behind."""
+        """Replace the text of the line. It is cut to the terminal's width: a second line would stay behind."""
         self.next_draw = time.monotonic() + _EVERY_S
         room = _terminal_columns() - 1
         whole = f"{text} (Ctrl-C stops)"
@@ -56,7 +56,7 @@ class Line:
         self.is_drawn = True
 
     def clear(self) -> None:
-        """Wipe the line, so that data can be printed."""
+        """Clear the line, so that data can be printed."""
         if self.is_drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -64,7 +64,7 @@ class Line:
 
 
 class Progress(Line):
-    """How many of a known number of things are done."""
+    """Counts items of a known number."""
 
     def __init__(self, label: str, total: int) -> None:
         super().__init__(_PATIENCE_S)
@@ -80,7 +80,7 @@ class Progress(Line):
 
 
 class Bar(Line):
-    """What a child process does, and for how long already."""
+    """Shows what a child process does, and for how long."""
 
     def __init__(self, label: str = "") -> None:
         super().__init__()
@@ -88,13 +88,13 @@ class Bar(Line):
         self.began = time.monotonic()
 
     def show(self, what: str, done: int, total: int) -> None:
-        """Show what is being done, and how far that is where ``total`` is not 0."""
+        """Show what is being done, and how far it is, unless ``total`` is 0."""
         if self.is_due or (self.is_shown and not total):
             seconds = time.monotonic() - self.began
-            self.draw(f"{self.label}{seconds:.0f} s {_told(what, done, total)}")
+            self.draw(f"{self.label}{seconds:.0f} s {_described(what, done, total)}")
 
 
-def _told(what: str, done: int, total: int) -> str:
+def _described(what: str, done: int, total: int) -> str:
     if not total:
         return cut_middle(what, _WIDE)
     return f"{_bar(done, total)} {done}/{total} {pad(cut_middle(what, _WIDE), _WIDE)}"

@@ -1,4 +1,4 @@
-"""Running sources for a command, and opening the session that it compares; stderr says what a person should know."""
+"""Runs sources for a command, and opens the session that it compares; stderr says what the user should know."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run, dump_at
 from tensordiff.capture.settings import Settings
-from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.progress import Bar
-from tensordiff.cli.streams import say
+from tensordiff.cli.streams import say, say_if_slow
 from tensordiff.errors import CaptureError, printable
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
@@ -20,12 +19,8 @@ from tensordiff.session.storage.state import identity_of, read_state, what_chang
 from tensordiff.util.temporary_folders import is_temporary, keep_temporary_folder
 
 
-class ChildTraceback(Exception):
-    """The traceback or log of a child process; shown with ``--debug``."""
-
-
 def open_dumps(request: Request) -> Session:
-    """Open two dumps, as a session file left them where one is given."""
+    """Open two dumps, as a session file left them if one is given."""
     say_if_slow()
     if request.session is None:
         return Session.open(request)
@@ -37,16 +32,23 @@ def open_dumps(request: Request) -> Session:
 
 
 def sources_of(request: Request, *, reruns: bool = False) -> Sources:
-    """The sources of a request, once all that can be refused before a run is; stderr says which options one lacks."""
+    """The sources of a request, after all checks that are possible before a run; stderr names options that one does not
+    use.
+    """
     sources = Sources.of(request)
     check_sources(sources, reruns=reruns)
-    for sentence in sources.unused_options():
-        say(sentence)
+    say_unused_options(sources)
     return sources
 
 
+def say_unused_options(sources: Sources) -> None:
+    """Say on stderr which options of the command a source does not use."""
+    for sentence in sources.unused_options():
+        say(sentence)
+
+
 def run_sources(request: Request, *, reruns: bool = False) -> Request:
-    """The same request with a dump in the place of each source. ``reruns`` is as of ``refuse_unused_options``."""
+    """Replace each source of a request by a dump. ``reruns`` is as in ``refuse_unused_options``."""
     say_if_slow()
     sources = sources_of(request, reruns=reruns)
     while (side := sources.side) is not None:
@@ -54,8 +56,8 @@ def run_sources(request: Request, *, reruns: bool = False) -> Request:
     return sources.request
 
 
-def dump_of(path: Path, keep: Path | None = None) -> Path:
-    """The dump at a path; where that is a source, it is run with default settings."""
+def dump_or_capture(path: Path, keep: Path | None = None) -> Path:
+    """The dump at a path; a source is run with default settings."""
     source = source_in(path)
     if source is None:
         return path
@@ -63,7 +65,7 @@ def dump_of(path: Path, keep: Path | None = None) -> Path:
 
 
 def run_source(job: Job, label: str = "") -> Path:
-    """Run a source, and say where its dump lies, and for how long."""
+    """Run a source, and say where its dump is, and for how long."""
     done, path = follow(Run(job), label), Path(job.output)
     until = "; deleted when this ends, --keep DIR keeps it" if is_temporary(path) else ""
     say(f"captured {printable(job.source)}: {done.entries:,} tensors, in {printable(path)}{until}")
@@ -71,7 +73,7 @@ def run_source(job: Job, label: str = "") -> Path:
 
 
 def follow(run: Run, label: str = "") -> Done:
-    """Run to the end, showing progress and notes; Ctrl-C ends the child process and says what it left."""
+    """Run to the end, showing progress and notes; Ctrl-C ends the child process and says what is left."""
     try:
         return _follow(run, label, notes=True)
     except KeyboardInterrupt:
@@ -82,7 +84,7 @@ def follow(run: Run, label: str = "") -> Done:
 
 
 def follow_quietly(run: Run) -> Done:
-    """Run to the end as one run of many: progress alone."""
+    """Run to the end as one run of many, showing only progress."""
     return _follow(run, "", notes=False)
 
 
@@ -98,10 +100,10 @@ def _follow(run: Run, label: str, *, notes: bool) -> Done:
 
 def _show(event: Event, bar: Bar) -> None:
     match event:
-        case Failed(sentence, detail, path):
-            if path is not None:
-                keep_temporary_folder(Path(path))  # the sentence says where it lies
-            raise CaptureError(sentence) from ChildTraceback(f"\n{detail}")
+        case Failed():
+            if event.path is not None:
+                keep_temporary_folder(Path(event.path))  # the error says where it is
+            raise event.error()
         case Note(text):
             bar.clear()
             say(printable(text))

@@ -1,4 +1,4 @@
-"""``--stream``: comparing sources while they run, and saying what that left."""
+"""``--stream``: compares sources while they run, and says what was kept."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import click
 
-from tensordiff.cli.notices import say_if_slow
-from tensordiff.cli.sources import follow
-from tensordiff.cli.streams import say
+from tensordiff.cli.sources import follow, say_unused_options
+from tensordiff.cli.streams import say, say_if_slow
 from tensordiff.dump.native.manifest import MANIFEST
 from tensordiff.errors import printable
 from tensordiff.report.labels import label
@@ -32,7 +31,7 @@ KEEPS: tuple[Keep, ...] = get_args(Keep)
 
 
 class StreamChoice(NamedTuple):
-    """What the options on the command line say."""
+    """The options given on the command line."""
 
     stream: bool = False
     stop: bool = False
@@ -40,7 +39,7 @@ class StreamChoice(NamedTuple):
 
 
 def parse_keep(text: str, default: Path | None = None) -> tuple[Keep, Path]:
-    """What ``--keep`` says with ``--stream``: ``all``, ``all:DIR``, or DIR alone, for what diverges."""
+    """Parse ``--keep`` as it is used with ``--stream``: ``all``, ``all:DIR``, or DIR alone, for what diverges."""
     word, _, folder = text.partition(":")
     for keep in KEEPS:
         if word == keep:
@@ -49,15 +48,15 @@ def parse_keep(text: str, default: Path | None = None) -> tuple[Keep, Path]:
 
 
 def _free_folder() -> Path:
-    """A folder here that nothing was kept in yet."""
+    """A new folder in the current one."""
     number = 1
     while (path := Path(_FOLDER if number == 1 else f"{_FOLDER}-{number}")).exists():
         number += 1
     return path
 
 
-def refuse_without_stream(choice: StreamChoice) -> None:
-    """Refuse what says how to stream where nothing is streamed."""
+def require_stream(choice: StreamChoice) -> None:
+    """Refuse options of a stream without ``--stream``."""
     if not choice.stream and (choice.stop or choice.window is not None):
         name = "--stop" if choice.stop else "--window"
         raise click.UsageError(f"{name} is for --stream", click.get_current_context())
@@ -71,12 +70,11 @@ def make_stream_options(choice: StreamChoice, keep: Keep, folder: Path) -> Strea
 
 @contextmanager
 def open_streamed(request: Request, options: StreamOptions) -> Iterator[StreamedSession]:
-    """The comparison of sources while they run; at the end, whatever that is, stderr says what was kept."""
+    """Compare sources while they run; at the end, with or without an error, stderr says what was kept."""
     from tensordiff.session.streaming.session import open_stream
 
     say_if_slow()
-    for sentence in Sources.of(request).unused_options():
-        say(sentence)
+    say_unused_options(Sources.of(request))
     session = None
     try:
         with open_stream(replace(request, keep=None), options, follow) as session:
@@ -94,7 +92,7 @@ def open_streamed(request: Request, options: StreamOptions) -> Iterator[Streamed
 
 
 def _say_compared(session: StreamedSession) -> None:
-    """What was found before the comparison failed or was interrupted."""
+    """Say what was found before the comparison failed or was interrupted."""
     rows, pairs = session.judged, len(session.pairs)
     if rows and len(rows) < pairs:
         culprit = Outcome(tuple(rows)).culprit
@@ -103,7 +101,7 @@ def _say_compared(session: StreamedSession) -> None:
 
 
 def _is_kept(side: StreamedSide, options: StreamOptions) -> bool:
-    """Whether a dump of a side was written: a full disk may have kept it from being."""
+    """Whether a dump of a side was written: a full disk may have prevented it."""
     folder = options.folder
     return (
         options.keep != "none" and folder is not None and bool(side.kept) and (folder / side.side / MANIFEST).exists()
@@ -118,7 +116,7 @@ def _say_kept(side: StreamedSide, options: StreamOptions) -> None:
 
 
 def _say_open(session: StreamedSession, sides: Sequence[StreamedSide], options: StreamOptions) -> None:
-    """How to look at what was kept."""
+    """Say how to open what was kept."""
     kept = {side.side: str((options.folder or Path()) / side.side) for side in sides}
     request = session.request
     paths = kept.get("reference", str(request.reference)), kept.get("candidate", str(request.candidate))

@@ -1,4 +1,4 @@
-"""The summary under a table: verdicts, orphans, lint, the culprit; and the error where the result is unknown."""
+"""The summary below a table: verdicts, orphans, lint, the culprit; and the error for an unknown result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHOWN = 4
 
 
 def print_summary(page: Page, session: Session, outcome: Outcome, findings: Sequence[Finding] = ()) -> None:
-    """Print how many rows have each verdict, what is not paired, what lint finds, and the culprit."""
+    """Print the number of rows with each verdict, what is not paired, what lint finds, and the culprit."""
     counts = {name: sum(row.verdict.name == name for row in outcome.rows) for name in GLYPHS}
     echo()
     if outcome.rows:
@@ -62,7 +62,7 @@ def _count(name: VerdictName, count: int) -> str:
 
 
 def _print_in_part(page: Page, rows: Sequence[Row]) -> None:
-    """Print what views left out: of these outputs the rest is not known to agree."""
+    """Print the pairs of which views left a part out: the rest of these outputs is not known to agree."""
     shown = ", ".join(f"{short(row.pair.name)} ({'; '.join(row.views)})" for row in rows[:_SHOWN])
     more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
     page.print(f"{shown}{more}", "compared in part, by a view: ")
@@ -132,7 +132,7 @@ def inconclusive_error(session: Session, outcome: Outcome) -> TensordiffError:
 
 
 def _nearest(session: Session) -> str:
-    """Where no name matched, the one that is most like what was asked for."""
+    """If no name matched, the nearest one."""
     only = session.request.only
     near = nearest_name(only or "", (pair.name for pair in session.alignment.pairs))
     if near is not None:

@@ -1,7 +1,7 @@
 """The table of a comparison as lines of text: as wide as the terminal, complete when piped.
 
-``COLUMNS`` is the list of its numbers. A colour always has a glyph beside it; names come from outside, and are printed
-escaped.
+``COLUMNS`` is the list of its numeric columns. A colour always comes with a glyph. Names come from outside, and are
+printed escaped.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Column(NamedTuple):
 
     heading: str
     value: Callable[[Row], float | None]
-    """Of a row that was measured; None is shown as ``-``."""
+    """Called with a measured row; None is shown as ``-``."""
     from_width: int = 0
-    """The narrowest terminal that shows it; a pipe has room for all."""
+    """The narrowest terminal that shows it; a pipe shows all columns."""
     is_known: Callable[[Session], bool] = lambda _: True
-    """Whether a comparison has such numbers at all."""
+    """Whether a comparison has such numbers."""
 
 
 COLUMNS = (
@@ -50,7 +50,7 @@ COLUMNS = (
     Column("golden×", attrgetter("golden_ratio"), is_known=lambda session: session.comparer.golden is not None),
 )
 _NUMBER, _INDEX = 8, 5
-_PIPE_WIDTH = 160  # what is laid out for where there is no terminal
+_PIPE_WIDTH = 160  # the width that is assumed without a terminal
 
 
 class Table:
@@ -63,7 +63,7 @@ class Table:
         self.bars = 8 if width < 100 else 16
         numbers = (_NUMBER + 1) * len(self.columns)
         names = map(label, session.pairs)
-        longest = max((columns(name) for name in names if name == short(name)), default=10)  # one endless name is cut
+        longest = max((columns(name) for name in names if name == short(name)), default=10)  # an overlong name is cut
         self.name_width = max(16, min(longest, width - numbers - self.bars - _INDEX - 6))
 
     def introduce(self, findings: Sequence[Finding]) -> None:
@@ -92,7 +92,7 @@ class Table:
         echo(f"{side:9}  {cut_middle(printable(dump.path), room)}{about}")
 
     def row(self, row: Row) -> None:
-        """Print one row; where it could not be measured, why."""
+        """Print a row; if it could not be measured, print why."""
         glyph, colour = GLYPHS[row.verdict.name], COLOURS[row.verdict.name]
         name = label(row.pair)
         bars = sparkline(row.diff.profile, self.bars) if row.diff else ""
@@ -118,7 +118,7 @@ class Table:
 
 
 def print_findings(page: Page, of_what: str, findings: Sequence[Finding]) -> None:
-    """Print what sanity checks found, a paragraph each."""
+    """Print the findings of sanity checks, a paragraph each."""
     page.print(of_what if findings else f"{of_what}: passed")
     for finding in findings:
         _print_finding(page, finding)

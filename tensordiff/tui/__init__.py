@@ -1,1 +1,1 @@
-"""Face two: the terminal application. It shows what the session knows, and never thinks or blocks."""
+"""The terminal application. It only shows what the session knows: it decides nothing and never blocks."""

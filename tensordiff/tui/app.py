@@ -1,7 +1,7 @@
-"""The application: a shell around its screens. Theme, keys, palette, help, and a clean end.
+"""The application around the screens: theme, keys, palette, help, and a clean end.
 
-What is compared is the screens' and the session's. However it ends (a key, SIGTERM, a defect) the terminal
-is given back as it was and no child is left running.
+Screens and the session hold what is compared. However the app ends (a key, SIGTERM, a defect), the terminal is restored
+and no child process is left running.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
     from tensordiff.tui.layer.screen import LayerScreen
 
 _SWITCH_S = 0.001
-"""How long a thread that measures may keep the event loop waiting; Python's own choice is five times that."""
+"""How long a measuring thread may keep the event loop waiting; Python's default is five times that."""
 _MOST_POSTPONED = 30
-"""How often garbage is left for later because keys come."""
+"""How often garbage collection may be postponed because keys come."""
 _WATCH_SERVER_S = 2.0
 _THEMES = dict(zip(THEMES, ("textual-dark", "textual-light"), strict=True))
 
 
 class TensordiffApp(App[int]):
-    """Two dumps, or the start screen where none were given."""
+    """Two dumps, or the start screen if none were given."""
 
     TITLE = "tensordiff"
     BINDINGS: ClassVar[list[BindingType]] = bindings("app")
-    COMMANDS = {Commands}  # noqa: RUF012 - as Textual declares it
+    COMMANDS = {Commands}  # noqa: RUF012 - declared as in Textual
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (150, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
     CSS = """
@@ -82,16 +82,16 @@ class TensordiffApp(App[int]):
         self._replay = KeyReplay()
         self._is_typed_at, self._postponed = False, 0
         self.ending = Ending()
-        """What ends it from outside; to be minded while it runs on a terminal."""
+        """Ends the app from outside, once ``minded`` while it runs on a terminal."""
         self._leaving = ExitStack()
-        """What is to be done at the end."""
+        """What must be undone at the end."""
         self.sentence = ""
-        """Why it ended, where that was not the user's wish."""
+        """Why it ended, if not by the user's wish."""
         self._compared: SessionOwner | None = None
-        """Who owned the first comparison when the app ended."""
+        """The owner of the first comparison when the app ended."""
 
     def on_mount(self) -> None:
-        """Themes and keys as set, then the first screen."""
+        """Apply theme and keys from the settings, then show the first screen."""
         self.theme = _THEMES.get(self.settings.theme or "dark", self.settings.theme or "")
         self.set_keymap(dict(self.settings.keys))
         self._mind_signals()
@@ -105,7 +105,7 @@ class TensordiffApp(App[int]):
             tell(self, sentence, "warning")
 
     def on_unmount(self) -> None:
-        """As it was before."""
+        """Undo what ``on_mount`` changed."""
         self._leaving.close()
 
     def _first_screen(self) -> Screen[None]:
@@ -118,13 +118,13 @@ class TensordiffApp(App[int]):
         return self.comparison(self.launch)
 
     def comparison(self, request: Request) -> ComparisonScreen:
-        """A screen that compares; what that takes is loaded by now, or it is waited for."""
+        """A screen that compares. The modules it needs are loaded by now, or loading them blocks."""
         from tensordiff.tui.comparison.screen import ComparisonScreen
 
         return ComparisonScreen(request, saves_state=self.saves_state, columns=self.settings.columns)
 
     def show_parameters(self, below: Screen[None], request: Request, reference: Dump, candidate: Dump) -> None:
-        """Two checkpoints, in the place of the screen that opened them and of any dialog above it."""
+        """Show two checkpoints, in place of the screen that opened them and of any dialog above it."""
         from tensordiff.tui.weights.screen import WeightsScreen
 
         while self.screen is not below:
@@ -132,40 +132,42 @@ class TensordiffApp(App[int]):
         self.switch_screen(self._sized(WeightsScreen(request, reference, candidate, saves_state=self.saves_state)))
 
     async def on_opening_screen_loaded(self, message: OpeningScreen.Loaded) -> None:
-        """Replace the frame by the comparison, and replay there what was typed meanwhile."""
+        """Replace the frame by the comparison, and replay the keys typed meanwhile."""
         for node in (self.focused or self.screen).ancestors_with_self:
             if node is not self:
-                await handle_messages(node)  # keys that are on their way to the frame
+                await handle_messages(node)  # keys that are still on their way to the frame
         self._replay.begin(message.typed)
         await self.switch_screen(self._sized(self.comparison(message.request)))
         self.run_worker(self._replay.run(self), "replay", "replay")
 
     def collect_garbage(self) -> None:
-        """Collect what was left behind, unless keys come: the next would wait. Not for ever, or memory would fill."""
+        """Collect garbage, unless keys come: the next one would wait. Not postponed forever, or memory would fill."""
         self._postponed = self._postponed + 1 if self._is_typed_at and self._postponed < _MOST_POSTPONED else 0
         self._is_typed_at = False
         if not self._postponed:
             collect_when_idle()
 
     async def on_event(self, event: Event) -> None:
-        """Keys that come while others are replayed wait for their turn."""
+        """Hold back keys that come while others are replayed."""
         self._is_typed_at |= isinstance(event, KeyEvent)
         if not (isinstance(event, KeyEvent) and not event.is_forwarded and self._replay.takes(event)):
             await super().on_event(event)
 
     def _sized(self, screen: Screen[None]) -> Screen[None]:
-        """A screen that knows the size of the terminal; told after it is mounted, it would find all its styles anew."""
+        """A screen with the classes for the terminal's size; set after mounting, they would make it compute all styles
+        again.
+        """
         for size, steps in zip(self.size, (self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS), strict=True):
             screen.add_class(*[name for least, name in steps if least <= size][-1:])
         return screen
 
     def compare(self, reference: Path, candidate: Path) -> None:
-        """Compare two dumps, on top of what is shown."""
+        """Compare two dumps, on top of the current screen."""
         launch = Launch(reference, candidate, partial(_plain_request, reference, candidate))
         self.push_screen(self._sized(OpeningScreen(launch, self.settings.columns)))
 
     def on_layer_screen_asked(self, message: LayerScreen.Asked) -> None:
-        """What the layer screen hands over to the comparison it came from."""
+        """Pass a request of the layer screen on to the comparison below it."""
         from tensordiff.tui.comparison.screen import ComparisonScreen
 
         below = next(screen for screen in reversed(self.screen_stack) if isinstance(screen, ComparisonScreen))
@@ -174,17 +176,17 @@ class TensordiffApp(App[int]):
     # --- the end ---------------------------------------------------------------------------------
 
     def _mind_signals(self) -> None:
-        """Asked to end by the system: as if by the user, so that the terminal is restored."""
+        """On a signal, leave as if the user had quit, so that the terminal is restored."""
         if not self.is_headless:
             self.ending.listen(self.leave)
 
     def _leave_with_server(self, server: int) -> None:
-        """A server that was killed has said goodbye to nobody."""
+        """Leave if the server is gone: a killed server sends no message."""
         if os.getppid() != server:
             self.leave(TERMINATED)
 
     def leave(self, status: int, sentence: str = "") -> None:
-        """End with a status; what runs is ended with it."""
+        """End with a status, and cancel what runs."""
         self.sentence = sentence
         owners = (getattr(screen, "owner", None) for screen in self.screen_stack)
         self._compared = next((owner for owner in owners if owner is not None), None)
@@ -194,9 +196,9 @@ class TensordiffApp(App[int]):
         self.exit(status)
 
     def farewell(self) -> tuple[str, ...]:
-        """Where everything lies that was compared, for the terminal once the app is gone.
+        """Where everything that was compared is, to be printed on the terminal after the app ends.
 
-        A demo has no session to come back to, but its dumps are what the tutorial goes on with.
+        A demo saves no session, but the tutorial continues with its dumps.
         """
         owner = self._compared
         if owner is None or owner.session is None or self.sentence:
@@ -210,7 +212,7 @@ class TensordiffApp(App[int]):
 
     @on(CouldNotOpen)
     def _give_up(self, message: CouldNotOpen) -> None:
-        """Where dumps were named on the command line, say so there; else back to choosing others."""
+        """If the dumps were named on the command line, end with the error; else go back to choosing others."""
         if self.launch is not None and len(self.screen_stack) <= 2:
             self.leave(2, message.sentence)
         else:
@@ -226,7 +228,7 @@ class TensordiffApp(App[int]):
         self.leave(0)
 
     def action_interrupt(self) -> None:
-        """Copy what is selected with the mouse; else quit."""
+        """Copy the text selected with the mouse; if there is none, quit."""
         selected = self.screen.get_selected_text()
         if selected:
             self.copy_to_clipboard(selected)
@@ -234,7 +236,7 @@ class TensordiffApp(App[int]):
             self.leave(INTERRUPTED)
 
     async def action_back(self) -> None:
-        """Leave this screen; at the first one, quit, asking only while something runs."""
+        """Leave this screen. On the first one quit, asking only if something runs."""
         if len(self.screen_stack) > 2:
             self.screen.dismiss()
         elif any(job.run is not None for job in self._jobs()):
@@ -250,7 +252,7 @@ class TensordiffApp(App[int]):
             self.leave(0)
 
     def action_escape(self) -> None:
-        """Leave what is transient; on a screen above another, that."""
+        """Leave what is transient, or else a screen above another."""
         screen: Any = self.screen
         if self.screen.maximized is not None:
             self.screen.minimize()
@@ -258,33 +260,33 @@ class TensordiffApp(App[int]):
             self.screen.dismiss()
 
     def notify(self, message: str, **options: Any) -> None:
-        """Say something once: while it is still to be read, the same again would only cover more of the screen."""
+        """Show a notification, unless the same one is still shown: another would only cover more of the screen."""
         if not any(shown.message == message for shown in self._notifications):
             super().notify(message, **options)
 
     # --- help, zoom, theme -----------------------------------------------------------------------
 
     def action_help(self) -> None:
-        """The keys that work now; the focused part's first."""
+        """Show the keys that work now, those of the focused part first."""
         from tensordiff.tui.key_help import KeyHelpScreen, key_help
 
         self.push_screen(KeyHelpScreen(key_help(self.screen)))
 
     def action_zoom(self) -> None:
-        """The whole screen for the focused part, or back."""
+        """Give the whole screen to the focused part, or shrink it back."""
         if self.screen.maximized is not None:
             self.screen.minimize()
         elif self.screen.focused is not None:
             self.screen.maximize(self.screen.focused)
 
     def action_switch_theme(self) -> None:
-        """Light or dark."""
+        """Switch between light and dark."""
         dark = self.current_theme.dark
         self.theme = _THEMES["light" if dark else "dark"]
 
 
 def _plain_request(reference: Path, candidate: Path) -> Request:
-    """Two sides and nothing more said; called in a thread, for it loads all that compares."""
+    """A request with only two sides; called in a thread, because it loads everything that compares."""
     from tensordiff.session.request import Request
 
     return Request(reference, candidate)

@@ -1,7 +1,7 @@
-"""Questions in the middle of the screen. Each returns its answer, or None when it is left.
+"""Dialogs in the middle of the screen. Each returns its answer, or None if it is cancelled.
 
 A ``Dialog`` is a small question: a line of text, a choice, a layer. A ``Form`` is larger: it has several fields, and
-once typing pauses it tries what was typed and says what is wrong with it or what it would do.
+once typing pauses it tries them and says what is wrong or what they would do.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from tensordiff.tui.threads import in_thread
 
 Answer = TypeVar("Answer")
 _OFFERED = 50
-"""Layers that are listed at once."""
+"""The number of layers that are listed at once."""
 _LOOKED_AT_ONCE = 5_000
-"""Layers that are looked through in a few milliseconds; where they do not suffice, the others are in a thread."""
+"""The number of layers that can be searched in a few milliseconds; if they do not suffice, a thread searches the
+others.
+"""
 _ASKED_AFTER = 2_000
-"""Layers after which that thread asks whether they are still looked for."""
+"""After how many layers that thread checks whether it is still wanted."""
 
 
 class Dialog(ModalScreen[Answer | None], Generic[Answer]):
-    """Escape leaves it, ctrl+s accepts."""
+    """A dialog: escape cancels it, ctrl+s accepts."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
     ACCEPT, CANCEL = "OK", "Cancel"
@@ -64,11 +66,11 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         self.heading = title
 
     def on_mount(self) -> None:
-        """Notifications would cover the question."""
+        """Clear notifications, which would cover the question."""
         self.app.clear_notifications()
 
     def compose(self) -> ComposeResult:
-        """The title, what the dialog asks, and two buttons."""
+        """The title, the question, and two buttons."""
         with Vertical():
             yield Label(printable(self.heading), classes="title", markup=False)
             yield from self.ask()
@@ -78,31 +80,31 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
                 yield Button(f"{self.CANCEL} (esc)", id="cancel", compact=True)
 
     def ask(self) -> ComposeResult:
-        """What is asked."""
+        """The widgets of the question."""
         raise NotImplementedError
 
     def answer(self) -> Answer | None:
-        """What was answered; None where that is no answer, having said why."""
+        """The answer; None if it is invalid, after saying why."""
         raise NotImplementedError
 
     def say(self, text: str) -> None:
-        """Tell what is wrong with an answer."""
+        """Say what is wrong with an answer."""
         self.query_one("#wrong", Static).update(printable(text))
 
     @on(Button.Pressed, "#accept")
     def action_accept(self) -> None:
-        """Take the answer, if it is one."""
+        """Accept the answer, if it is valid."""
         if (answer := self.answer()) is not None:
             self.dismiss(answer)
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """Leave it."""
+        """Cancel."""
         self.dismiss(None)
 
 
 class Ask(Dialog[str]):
-    """One line of text; ``check`` says what is wrong with one, or nothing."""
+    """Asks for one line of text; ``check`` returns what is wrong with it, or None."""
 
     def __init__(
         self, title: str, text: str = "", hint: str = "", check: Callable[[str], str | None] = lambda _: None
@@ -117,7 +119,7 @@ class Ask(Dialog[str]):
             yield Static(self.hint, classes="hint", markup=False)
 
     def answer(self) -> str | None:
-        """What was typed, where it is right."""
+        """The typed text, if it is valid."""
         text = self.query_one(Input).value
         if (wrong := self.check(text)) is not None:
             self.say(wrong)
@@ -130,7 +132,7 @@ class Ask(Dialog[str]):
 
 
 class Choose(Dialog[str]):
-    """One of a few things, by id; ``usual`` is highlighted, and ``why`` says for what reason."""
+    """Asks for one of a few choices, by id; ``usual`` is highlighted, and ``why`` is the reason."""
 
     def __init__(self, title: str, choices: Sequence[tuple[str, str]], usual: str = "", why: str = "") -> None:
         super().__init__(title)
@@ -143,12 +145,12 @@ class Choose(Dialog[str]):
             yield Static(printable(self.why), classes="hint", markup=False)
 
     def on_mount(self) -> None:
-        """Begin with what is usual."""
+        """Highlight the usual choice."""
         if self.usual:
             self.query_one(OptionList).highlighted = [name for name, _ in self.choices].index(self.usual)
 
     def answer(self) -> str | None:
-        """What is highlighted."""
+        """The highlighted choice."""
         at = self.query_one(OptionList).highlighted
         return None if at is None else self.choices[at][0]
 
@@ -158,7 +160,7 @@ class Choose(Dialog[str]):
 
 
 class Tick(Dialog[tuple[str, ...]]):
-    """Any of a few things, by id."""
+    """Asks for any number of a few choices, by id."""
 
     def __init__(self, title: str, choices: Sequence[tuple[str, str]], ticked: Sequence[str]) -> None:
         super().__init__(title)
@@ -179,16 +181,16 @@ class Tick(Dialog[tuple[str, ...]]):
         self.query_one(OptionList).replace_option_prompt(name, self._line(name, text))
 
     def answer(self) -> tuple[str, ...]:
-        """What is ticked, in its order."""
+        """The ticked choices, in order."""
         return tuple(name for name, _ in self.choices if name in self.ticked)
 
 
 class GoTo(Dialog[int]):
-    """A layer by typing: all words must be in its name, in any order. A number is also that of a row."""
+    """Asks for a layer by typing: all words must be in its name, in any order. A number also means that row."""
 
     @dataclass
     class _Found(Message):
-        """Layers that fit."""
+        """Matching layers."""
 
         text: str
         found: Sequence[int]
@@ -201,12 +203,12 @@ class GoTo(Dialog[int]):
         self._is_looking = self._must_accept = False
 
     def ask(self) -> ComposeResult:
-        """A field, and what fits."""
+        """A field, and the matches."""
         yield Input(placeholder="parts of its name, or the row's number; enter goes there")
         yield OptionList()
 
     def on_mount(self) -> None:
-        """The first ones, as a beginning."""
+        """List the first layers."""
         self._look("")
 
     @on(Input.Changed)
@@ -214,7 +216,7 @@ class GoTo(Dialog[int]):
         self._look(event.value)
 
     def _look(self, text: str) -> None:
-        """Look for layers. Among very many a key must not wait for that, so the rest of them is left to a thread."""
+        """Search for layers. Among very many a key must not wait for that, so a thread searches the rest."""
         self._text, self._must_accept = text, False
         first = self.fitting(text, range(len(self.names))[:_LOOKED_AT_ONCE])
         self._is_looking = len(first) < _OFFERED and len(self.names) > _LOOKED_AT_ONCE
@@ -225,14 +227,16 @@ class GoTo(Dialog[int]):
             self._show(first)
 
     def _look_on(self, text: str) -> None:
-        """In a thread: look until something is found, or another text is typed."""
+        """In a thread: search until enough is found, or another text is typed."""
         worker = get_current_worker()
         found = self.fitting(text, range(len(self.names)), lambda: not worker.is_cancelled)
         if not worker.is_cancelled:
             self.post_message(self._Found(text, found))
 
     def fitting(self, text: str, among: range, is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
-        """The layers among some that fit a text, up to a number; those seen so far where it is no longer wanted."""
+        """The layers in a range that match a text, up to a number; those found so far if the search is no longer
+        wanted.
+        """
         words = text.lower().split()
         row = self._row(text.strip().removeprefix("#"))
         looked_at = takewhile(lambda at: at % _ASKED_AFTER or is_wanted(), among)
@@ -240,7 +244,7 @@ class GoTo(Dialog[int]):
         return [*row, *islice(fitting, _OFFERED)]
 
     def _row(self, text: str) -> list[int]:
-        """The row that has this number in the table."""
+        """The row with this number in the table."""
         if not (text.isascii() and text.isdecimal()):
             return []
         at = bisect_left(self.numbers, int(text))
@@ -268,7 +272,7 @@ class GoTo(Dialog[int]):
 
     @on(Button.Pressed, "#accept")
     def action_accept(self) -> None:
-        """Take the answer, once it is one to what was typed."""
+        """Accept the answer, once it belongs to the typed text."""
         if self._is_looking:
             self._must_accept = True
         else:
@@ -279,7 +283,7 @@ class GoTo(Dialog[int]):
         self.dismiss(self.found[event.option_index])
 
     def answer(self) -> int | None:
-        """What is highlighted."""
+        """The highlighted layer."""
         at = self.query_one(OptionList).highlighted
         if at is None:
             self.say("no layer has all these words in its name, and no row this number")
@@ -293,7 +297,7 @@ def _has_all(name: str, words: Sequence[str]) -> bool:
 
 
 _PAUSE = 0.25
-"""Seconds without typing after which it is tried."""
+"""Seconds without typing after which the fields are tried."""
 
 
 class Form(ModalScreen[Answer | None], Generic[Answer]):
@@ -317,16 +321,16 @@ class Form(ModalScreen[Answer | None], Generic[Answer]):
         self._pause: Timer | None = None
 
     def attempt(self) -> None:
-        """Find out what the fields would do."""
+        """Try the fields."""
         raise NotImplementedError
 
     def attempt_soon(self) -> None:
-        """Once typing pauses."""
+        """Try the fields once typing pauses."""
         if self._pause is not None:
             self._pause.stop()
         self._pause = self.set_timer(_PAUSE, self.attempt)
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """Leave it as it was."""
+        """Cancel."""
         self.dismiss(None)

@@ -1,4 +1,4 @@
-"""Downloads: what the person in front of a browser gets where the app may not write files."""
+"""Downloads: files for the user's browser, where the app may not write files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensordiff.tui.permissions import NO_WRITES
 
 
 def download(node: Widget, name: str, content: str | bytes) -> None:
-    """Give a file to the browser, which puts it where it puts downloads. Nothing is written on this machine."""
+    """Pass a file to the browser, which saves it as a download. Nothing is written on this machine."""
     if not node.app.is_web:
         tell(node, NO_WRITES, "warning")
         return

@@ -1,11 +1,12 @@
-"""How the app is ended from outside: by a signal, at any moment, whatever it waits for.
+"""Ending the app from outside: by a signal, at any moment, whatever it waits for.
 
-A signal must not raise while the app runs: it may strike within a queue of Textual's, which then stays locked, and so
-does the app. So it is noted, and the app leaves as soon as it listens. Where it cannot leave, because its terminal is
-gone or takes no more and everything waits for that, it is ended all the same after a while: the terminal's modes are
-put back, and temporary folders removed. Children notice by themselves that their parent is gone.
+A signal must not raise while the app runs: it may interrupt a queue of Textual, which then stays locked, and so does
+the app. So the signal is noted, and the app leaves as soon as it listens. If it cannot leave, because its terminal is
+gone or accepts no output and everything waits for that, it is ended anyway after a while: the terminal's modes are
+restored, and temporary folders removed. Child processes notice by themselves that their parent is gone.
 
-A terminal may also go without a signal, as that of a job that tmux or ssh leaves behind. That is looked for.
+A terminal may also disappear without a signal, such as that of a job that tmux or ssh leaves behind. So it is checked
+regularly.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ _LOOK_S = 2.0
 
 
 class Ending:
-    """Signals, handed to the app once it listens."""
+    """Receives signals, and passes them to the app once it listens."""
 
     def __init__(self, grace_s: float = _GRACE_S) -> None:
         self._grace_s, self._over = grace_s, threading.Event()
         self._status: int | None = None
-        """Of the signal that came first."""
+        """The exit status for the first signal."""
         self._leave: Callable[[], object] | None = None
         self._modes: list[Any] | None = None
 
     @contextmanager
     def minded(self) -> Iterator[None]:
-        """Take the signals for the length of a block, in which the app runs."""
+        """Handle the signals during a block in which the app runs."""
         before = {number: signal.getsignal(number) for number in _STATUSES}
         with suppress(termios.error, OSError, ValueError, AttributeError):  # there may be no terminal
             self._modes = termios.tcgetattr(_STDIN)
@@ -86,7 +87,7 @@ class Ending:
         if self._over.is_set():
             return
         if self._modes is not None:
-            with suppress(termios.error, OSError):  # it is gone
+            with suppress(termios.error, OSError):  # the terminal is gone
                 termios.tcsetattr(_STDIN, termios.TCSANOW, self._modes)
         remove_temporary_folders()
         os._exit(self._status or TERMINATED)

@@ -1,7 +1,7 @@
 """The keys that can be pressed now, as a page over the screen that scrolls by key.
 
-Textual's own help panel stands at the side, where 80 columns leave a dozen for each sentence. It takes no focus, so
-only a mouse reaches its lower half, and it lists keys of Textual's own among those of our table.
+Textual's own help panel is at the side, where a terminal of 80 columns leaves a dozen for each sentence. It takes no
+focus, so that only a mouse reaches its lower half, and it lists keys of Textual's among those of our table.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class KeyHelp(NamedTuple):
     """One thing that can be done on a screen."""
 
     part: str
-    """The part of the screen that listens to it."""
+    """The part of the screen that handles it."""
     keys: str
     sentence: str
 
 
 def key_help(screen: Screen[object]) -> list[KeyHelp]:
-    """What can be done on a screen as it is now: the focused part first, what holds everywhere last."""
+    """What can be done on a screen now: the focused part first, the app's own keys last."""
     parts: dict[str, str] = {}
     displays: dict[str, list[str]] = {}
     for one in screen.active_bindings.values():
@@ -42,7 +42,7 @@ def key_help(screen: Screen[object]) -> list[KeyHelp]:
 
 
 def _everywhere(screen: Screen[object]) -> list[KeyHelp]:
-    """The application's own: all, also those that Textual binds to the same keys before they reach it."""
+    """All keys of the app, including those that Textual binds before they reach it."""
     changed = screen.app.settings.keys if hasattr(screen.app, "settings") else {}
     helps = []
     for key in KEYS:
@@ -54,7 +54,7 @@ def _everywhere(screen: Screen[object]) -> list[KeyHelp]:
 
 
 class KeyHelpScreen(ModalScreen[None]):
-    """A page of keys; it is left by the key that opened it."""
+    """A page of keys; the key that opened it also closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("help")
     DEFAULT_CSS = """
@@ -73,7 +73,7 @@ class KeyHelpScreen(ModalScreen[None]):
         self.helps = helps
 
     def compose(self) -> ComposeResult:
-        """The keys, and how to go on from here."""
+        """The keys, and how to continue from here."""
         with Vertical():
             with VerticalScroll():
                 yield Static(self._table())
@@ -92,9 +92,9 @@ class KeyHelpScreen(ModalScreen[None]):
         return table
 
     def action_close(self) -> None:
-        """Back to the screen."""
+        """Go back to the screen."""
         self.dismiss()
 
     def action_scroll(self, how: str) -> None:
-        """By a line, a page, or to an end."""
+        """Scroll by a line, a page, or to an end."""
         getattr(self.query_one(VerticalScroll), f"scroll_{how}")(animate=False)

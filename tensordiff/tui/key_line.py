@@ -1,7 +1,7 @@
 """The keys at the foot of the screen, drawn as one line.
 
-Textual's own ``Footer`` is a widget a key, all of them made anew whenever one is greyed, which takes as long as
-painting the table; and in a browser's page that lost the focus it shows the keys of long ago. This looks the same.
+Textual's own ``Footer`` has a widget for each key, and replaces all of them whenever one is greyed, which takes as long
+as painting the table. In a browser's page that lost the focus it also shows outdated keys. This widget looks the same.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class KeyLine(Widget):
     def __init__(self) -> None:
         super().__init__()
         self.bound: dict[str, ActiveBinding] = {}
-        """By action; the first key of several that do the same."""
+        """By action; the first of several keys with the same action."""
         self._left = 0
-        """How many keys are scrolled out at the left."""
+        """How many keys are scrolled out on the left."""
         self._under: str | None = None
         """The action under the mouse."""
 
     def on_mount(self) -> None:
-        """Follow what can be done."""
+        """Update the keys whenever the bindings change."""
         self.screen.bindings_updated_signal.subscribe(self, self._follow)
 
     def _follow(self, _screen: Screen[object]) -> None:
@@ -66,14 +66,14 @@ class KeyLine(Widget):
         for one in self.screen.active_bindings.values():
             if one.binding.show and (one.enabled or one.binding.action not in SHOWN_WHILE_ENABLED):
                 bound.setdefault(one.binding.action, one)
-        # Without the terminal's focus no part of the screen has it: what that part can do is as it was.
+        # Without the terminal's focus no part of the screen has it: keep the keys of the part that had it.
         bound = bound if self.app.app_focus else self.bound | bound
         if bound != self.bound:
             self.bound = bound
             self.refresh()
 
     def shown(self) -> list[_KeyCell]:
-        """The keys from left to right. Where there is no room for all, help, commands and back stay, by their keys."""
+        """The keys from left to right. If not all fit, help, commands and back stay, without their labels."""
         everything = list(self.bound.values())
         found = self._laid_out(everything)
         if not found or found[-1].end <= self.size.width:
@@ -93,8 +93,8 @@ class KeyLine(Widget):
             at = end
         return found
 
-    def render_line(self, y: int) -> Strip:  # noqa: ARG002 - there is but one
-        """Those that there is room for."""
+    def render_line(self, y: int) -> Strip:  # noqa: ARG002 - there is only one line
+        """Draw the keys that fit."""
         key, label = (self.get_component_rich_style(f"key-line--{name}") for name in ("key", "label"))
         segments: list[Segment] = []
         at = 0
@@ -118,16 +118,16 @@ class KeyLine(Widget):
         return next((one for one in self.shown() if one.begin <= x < one.end), None)
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """As if the key were pressed."""
+        """Act as if the key were pressed."""
         if (one := self._at(event.x)) is not None:
             self.app.simulate_key(one.bound.binding.key) if one.bound.enabled else self.app.bell()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Say what the key does."""
+        """Show what the key does, as a tooltip."""
         self._point(self._at(event.x))
 
     def on_leave(self) -> None:
-        """Nothing is pointed at."""
+        """Remove the highlight."""
         self._point(None)
 
     def _point(self, one: _KeyCell | None) -> None:
@@ -138,15 +138,15 @@ class KeyLine(Widget):
             self.refresh()
 
     def _scroll(self, event: events.MouseEvent, by: int) -> None:
-        """Keys that there is no room for."""
+        """Scroll to keys that do not fit."""
         event.stop()
         self._left = max(0, min(self._left + by, sum(one.node is not self.app for one in self.bound.values()) - 1))
         self.refresh()
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """To the keys at the right."""
+        """Scroll to the keys on the right."""
         self._scroll(event, 1)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Back to those at the left."""
+        """Scroll back to the left."""
         self._scroll(event, -1)

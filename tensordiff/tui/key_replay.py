@@ -1,7 +1,7 @@
-"""Replaying keys that were typed before the comparison could take them, one by one and in order.
+"""Replays keys that were typed before the comparison could handle them, one by one and in order.
 
-A key may move the focus, and the next one has to go there. So each is sent only when the one before it has been
-handled, with the messages it caused. How long that takes depends on the load of the machine, so no timer can tell.
+A key may move the focus, and the next one must go there. So each is sent only after the previous one and the messages
+it caused were handled. How long that takes depends on the load of the machine, so a timer would not do.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from textual.message_pump import MessagePump
 
 _ROUNDS = 4
 """How many messages may follow from each other before the focus moves: enter submits the filter, which is left for the
-table, which is focused; and one to spare."""
+table, which is focused; and one to spare.
+"""
 _MOST_S = 2.0
 """How long to wait for a widget that a key has removed."""
 
 
 class KeyReplay:
-    """Keys that wait, and whether newly typed ones have to wait behind them."""
+    """Waiting keys, and whether newly typed ones must wait behind them."""
 
     def __init__(self) -> None:
         self._waiting: deque[Key] = deque()
@@ -31,12 +32,12 @@ class KeyReplay:
         self._is_running = False
 
     def begin(self, keys: Iterable[Key]) -> None:
-        """Replay these, and until ``run`` has ended whatever is typed after them."""
+        """Replay these keys, and everything typed until ``run`` has ended."""
         self._waiting.extend(keys)
         self._is_running = True
 
     def takes(self, key: Key) -> bool:
-        """Whether a key that reached the app has to wait; it is kept then."""
+        """Whether a key that reached the app must wait; it is then queued."""
         if not self._is_running or key is self._sent:
             return False
         self._waiting.append(key)
@@ -57,7 +58,7 @@ class KeyReplay:
 
 
 async def handle_messages(node: MessagePump) -> None:
-    """Wait until a widget has handled the messages in its queue; not for one that is closed, or closes meanwhile."""
+    """Wait until a widget has handled the messages in its queue, unless it is closed or closes meanwhile."""
     is_done = asyncio.Event()
     if node.call_later(is_done.set):
         with suppress(TimeoutError):

@@ -1,11 +1,11 @@
 """Every key of the application, in one table.
 
 Bindings, footer, palette, help, user overrides and ``docs/keys.md`` are all derived from ``KEYS``. To add a key, add a
-line here and write its ``action_…`` method on the class that ``OWNERS`` names for its ``where``; an action that begins
+line here and write its ``action_…`` method in the class that ``OWNERS`` names for its ``where``; an action that begins
 with ``screen.`` is a method of ``ComparisonScreen``. A class takes its keys with ``BINDINGS = bindings("layer")``.
 
-The user's ``[keys]`` table maps ids to keys and is applied once by the app (``App.set_keymap``), so no
-part needs to know of it. Inside a text field letters are text: no letter here has priority.
+The user's ``[keys]`` table maps ids to keys. The app applies it once (``App.set_keymap``), so no part needs to know it.
+Inside a text field letters are text: no letter here has priority.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from textual.binding import Binding, BindingType
 Where = Literal[
     "app", "diff", "table", "rules", "orphans", "bisect", "layer", "map", "weights", "start", "help", "dialog"
 ]
-"""The part of the screen whose keys these are: the focused part and all around it listen."""
+"""The part of the screen that the keys belong to: the focused part and all parts around it listen."""
 OWNERS: dict[Where, str] = {
     "app": "tui/app.py:TensordiffApp",
     "diff": "tui/comparison/screen.py:ComparisonScreen",
@@ -32,7 +32,7 @@ OWNERS: dict[Where, str] = {
     "help": "tui/key_help.py:KeyHelpScreen",
     "dialog": "tui/dialogs.py:Dialog",
 }
-"""The class whose ``action_…`` methods the keys call; a test holds every key against it."""
+"""The class whose ``action_…`` methods the keys call; a test checks every key against it."""
 
 
 class Key(NamedTuple):
@@ -40,7 +40,7 @@ class Key(NamedTuple):
 
     id: str
     keys: str
-    """Comma separated, as Textual names them; the first is shown."""
+    """Comma separated, as Textual names them; the first one is shown."""
     action: str
     label: str
     """One or two words, for the footer."""
@@ -302,7 +302,7 @@ KEYS: tuple[Key, ...] = (
 )
 
 SHOWN_WHILE_ENABLED = frozenset(("cancel_job",))
-"""Actions that the footer leaves out while they are greyed: there is nothing to cancel most of the time."""
+"""Actions that the footer hides while they are greyed: there is nothing to cancel most of the time."""
 
 BY_ID = {key.id: key for key in KEYS}
 WHERES = cast(tuple[Where, ...], get_args(Where))

@@ -1,4 +1,4 @@
-"""What is to be compared, as it can be said before anything that compares is loaded."""
+"""What to compare, described without loading anything that compares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 class Launch(NamedTuple):
-    """Two sides by name, and how to say all the rest, called in a thread: that is where the loading begins."""
+    """The names of two sides, and a function for the full request, which is called in a thread because it loads what
+    compares.
+    """
 
     reference: Path
     candidate: Path

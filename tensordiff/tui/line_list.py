@@ -1,7 +1,7 @@
-"""Lists drawn line by line: of ten items or a hundred thousand, only those on the screen are formatted.
+"""Lists drawn line by line: only the items on the screen are formatted, however many there are.
 
-``LineView`` is any such widget; ``LineList`` has items, one a line, and a cursor. A subclass says what an item looks
-like (``spans``), and its parent does what is asked for with one (``Asked``). Text is never read as markup.
+``LineView`` is any such widget; ``LineList`` has items, one a line, and a cursor. A subclass formats an item
+(``spans``), and its parent handles requested actions (``Asked``). Text is never read as markup.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ class LineView(ScrollView, can_focus=True):
     _plain: Style | None = None
 
     def notify_style_update(self) -> None:
-        """Styles have changed."""
+        """Drop the cached style."""
         super().notify_style_update()
         self._plain = None
 
     @property
     def plain_style(self) -> Style:
-        """Of a line that is nothing in particular; Textual finds ``rich_style`` anew each time it is asked."""
+        """The style of a plain line, cached because Textual computes ``rich_style`` on every access."""
         if self._plain is None:
             self._plain = self.rich_style
         return self._plain
 
     def _scroll(self, event: events.MouseEvent, by: int) -> None:
-        """Without moving the cursor."""
+        """Scroll without moving the cursor."""
         self.scroll_to(y=self.scroll_y + by, animate=False)
         event.stop()
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Towards the last line."""
+        """Scroll towards the last line."""
         self._scroll(event, _WHEEL)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Towards the first."""
+        """Scroll towards the first line."""
         self._scroll(event, -_WHEEL)
 
 
 T = TypeVar("T")
 Span = tuple[str, str]
-"""Text, and the class it is drawn in; no class for plain."""
+"""Text, and the class of its style; empty for plain text."""
 
 
 class LineList(LineView, Generic[T]):
     """Items, one a line, with a cursor."""
 
     nothing: ClassVar[str] = ""
-    """What is said where there are no items."""
+    """What is shown if there are no items."""
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "line-list--cursor", "line-list--dim", "line-list--good", "line-list--bad", "line-list--mark",
     }  # fmt: skip
@@ -81,7 +81,7 @@ class LineList(LineView, Generic[T]):
 
     @dataclass
     class Highlighted(Message):
-        """The cursor stands elsewhere, or on something else."""
+        """The cursor moved, or another item is under it."""
 
         list: LineList[object]
 
@@ -92,7 +92,7 @@ class LineList(LineView, Generic[T]):
 
     @dataclass
     class Asked(Message):
-        """Something is to be done, usually with the line under the cursor."""
+        """An action is requested, usually on the line under the cursor."""
 
         list: LineList[object]
         what: str
@@ -111,11 +111,11 @@ class LineList(LineView, Generic[T]):
     # --- what is shown ---------------------------------------------------------------------------
 
     def spans(self, item: T, width: int) -> Iterable[Span]:
-        """What an item looks like in so many cells."""
+        """The text of an item, in ``width`` cells."""
         raise NotImplementedError
 
     def show_items(self, items: Sequence[T]) -> None:
-        """Show other items; the cursor stays where it is, or as near as can be."""
+        """Show other items; the cursor stays in place, or as near as possible."""
         self.items = items
         self.virtual_size = Size(0, len(items))
         self.move(self.cursor)
@@ -126,7 +126,7 @@ class LineList(LineView, Generic[T]):
         return self.items[self.cursor] if 0 <= self.cursor < len(self.items) else None
 
     def move(self, to: int) -> None:
-        """Put the cursor on a line, or the nearest there is."""
+        """Move the cursor to a line, or the nearest one."""
         self.cursor = max(0, min(to, len(self.items) - 1))
         self._show_cursor()
         self.refresh()
@@ -141,13 +141,13 @@ class LineList(LineView, Generic[T]):
             self.scroll_to(y=self.cursor - height + 1, animate=False)
 
     def on_resize(self) -> None:
-        """The cursor stays in sight."""
+        """Keep the cursor visible."""
         self.call_after_refresh(self._show_cursor)
 
     # --- drawing ---------------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
-        """One item."""
+        """Draw an item."""
         at, width = y + self.scroll_offset.y, self.scrollable_content_region.width
         if at >= len(self.items):
             return self._nothing(width) if at == 0 else Strip.blank(width, self.plain_style)
@@ -167,30 +167,30 @@ class LineList(LineView, Generic[T]):
     # --- what can be done ------------------------------------------------------------------------
 
     def ask(self, what: str, by: int = 0) -> None:
-        """Have something done."""
+        """Request an action."""
         self.post_message(self.Asked(self, what, by))  # type: ignore[arg-type]
 
     def action_cursor_down(self) -> None:
-        """Next line."""
+        """Go to the next line."""
         self.move(self.cursor + 1)
 
     def action_cursor_up(self) -> None:
-        """Previous line."""
+        """Go to the previous line."""
         self.move(self.cursor - 1)
 
     def action_page(self, by: int) -> None:
-        """A page up or down."""
+        """Go a page up or down."""
         self.move(self.cursor + by * max(1, self.size.height - 1))
 
     def action_end(self, which: int) -> None:
-        """The first line or the last."""
+        """Go to the first line or the last."""
         self.move(len(self.items) - 1 if which > 0 else 0)
 
     def opened(self) -> None:
         """What a double click does."""
 
     def on_click(self, event: events.Click) -> None:
-        """Select a line; twice: as if enter were pressed."""
+        """Select a line; a double click opens it."""
         at = event.y + self.scroll_offset.y
         if at < len(self.items):
             self.move(at)

@@ -1,4 +1,4 @@
-"""Notifications: what the app says in passing, and how a failure reads."""
+"""Notifications, and the sentences for failures."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SHOWN_S = 8
 
 
 def tell(node: Widget | App[Any], sentence: str, severity: Severity = "information") -> None:
-    """Show a notification. Text from outside is never markup; its line ends stay."""
+    """Show a notification. Text from outside is never markup; its line breaks stay."""
     node.notify(printable_lines(sentence), severity=severity, markup=False, timeout=_SHOWN_S)
 
 
 def sentence_of(error: BaseException) -> str:
-    """What to tell of a failure: our own errors are sentences, all others are defects."""
+    """The sentence for an error: our own errors are sentences, all others are defects."""
     if isinstance(error, TensordiffError):
         return str(error)
     return f"a defect of tensordiff ({type(error).__name__}: {error})"
 
 
 class LoggedNotices(logging.Handler):
-    """Shows what is logged below a name, in whatever thread, as long as a screen lives."""
+    """Shows what is logged below a name, in any thread, as long as a screen lives."""
 
     def __init__(self, node: Widget, name: str) -> None:
         super().__init__()
@@ -35,10 +35,10 @@ class LoggedNotices(logging.Handler):
         self._logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show it."""
+        """Show a record."""
         tell(self._node, record.getMessage(), "warning")
 
     def close(self) -> None:
-        """Show nothing from now on."""
+        """Stop showing records."""
         self._logger.removeHandler(self)
         super().close()

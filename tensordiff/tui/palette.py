@@ -1,7 +1,7 @@
-"""The command palette: the same table as the keys, so that nothing can be done by key alone.
+"""The command palette, from the same table as the keys, so that nothing can be done only by key.
 
-A command is called by the part of the screen it belongs to and what it does. Only what can be done on the
-screen that is shown is offered.
+A command is named after the part of the screen it belongs to and what it does. Only commands that work on the current
+screen are offered.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _NOUNS = {"app": "app", "diff": "comparison"}
 
 
 def name_of(key: Key) -> str:
-    """A command as it is listed."""
+    """The name of a command in the list."""
     return f"{_NOUNS.get(key.where, key.where)}: {key.help[0].lower()}{key.help[1:]}"
 
 
 class Commands(Provider):
-    """All keys whose part of the screen is there."""
+    """All keys of the visible parts of the screen."""
 
     def _offered(self) -> Iterator[tuple[Key, DOMNode]]:
         seen: set[str] = set(_HIDDEN)
@@ -43,12 +43,12 @@ class Commands(Provider):
         return partial(self.app.run_action, key.action, node)
 
     async def discover(self) -> Hits:
-        """Everything, before anything is typed."""
+        """All commands, before anything is typed."""
         for key, node in self._offered():
             yield DiscoveryHit(Content(name_of(key)), self._command(key, node), name_of(key), key_help(key))
 
     async def search(self, query: str) -> Hits:
-        """What fits what is typed."""
+        """The commands that match what is typed."""
         matcher = self.matcher(query)
         for key, node in self._offered():
             name = name_of(key)
@@ -57,5 +57,5 @@ class Commands(Provider):
 
 
 def key_help(key: Key) -> str:
-    """Which keys do the same."""
+    """The keys of a command."""
     return f"key: {key.keys.replace(',', ', ')}"

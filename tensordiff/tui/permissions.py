@@ -1,4 +1,4 @@
-"""What whoever sits at the keys may make this process do: all of it on a terminal, little under ``serve``."""
+"""What the user may make this process do: everything on a terminal, little under ``serve``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ NO_WRITES = "writing to a file is off under serve; start it with --allow-writes"
 
 
 class Permissions(NamedTuple):
-    """What may be done."""
+    """What is permitted."""
 
     reruns: bool = True
     """Run a source, which runs its code."""
     writes: bool = True
-    """Write to files of any path; without it, what is written is handed to the browser instead."""
+    """Write files anywhere; without it, files are passed to the browser instead."""
 
     @property
     def spelled(self) -> str:
-        """As a word, for a command line."""
+        """The permissions as a word, for a command line."""
         return next(word for word, meant in SPELLINGS.items() if meant == self)
 
 
@@ -34,7 +34,7 @@ SPELLINGS = {
 
 
 def permissions_of(node: MessagePump) -> Permissions:
-    """What may be done in the app that a node is part of."""
+    """The permissions in the app that a node is part of."""
     app: Any = node.app
     permissions: Permissions = app.permissions
     return permissions

@@ -1,4 +1,4 @@
-"""A line to type something short into, at the foot of a screen: an index, a number. Escape leaves it."""
+"""A line for short input at the foot of a screen: an index, a number. Escape leaves it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensordiff.tui.keys import bindings
 
 
 class Prompt(Input):
-    """Hidden until something is asked."""
+    """The input line; hidden until something is asked."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
     DEFAULT_CSS = """
@@ -24,14 +24,14 @@ class Prompt(Input):
 
     @dataclass
     class Answered(Message):
-        """Something was typed, and is right."""
+        """Valid input was typed."""
 
         what: str
         value: tuple[int, ...]
 
     @dataclass
     class Left(Message):
-        """Nothing was typed after all."""
+        """The prompt was left without input."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, select_on_focus=False)
@@ -39,7 +39,7 @@ class Prompt(Input):
         self.parse: Callable[[str], tuple[int, ...]] = lambda _: ()
 
     def begin(self, what: str, title: str, parse: Callable[[str], tuple[int, ...]], value: str = "") -> None:
-        """Ask. ``parse`` raises ``ValueError`` with a sentence where what was typed will not do."""
+        """Ask for input. ``parse`` raises ``ValueError`` with a sentence for invalid input."""
         self.what, self.parse = what, parse
         self.border_title = title
         self.border_subtitle = "enter accepts, escape leaves"
@@ -49,14 +49,14 @@ class Prompt(Input):
         self.screen.set_focus(self)  # at once: the next key may be waiting already
 
     def feed(self, event: events.Key) -> None:
-        """Take a key that was typed before the focus came here."""
+        """Take a key that was typed before the prompt had the focus."""
         if event.is_printable and event.character:
             self.insert_text_at_cursor(event.character)
         elif event.key == "enter":
             self.call_later(self.action_submit)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take it, or say what is wrong with it."""
+        """Take the input, or say what is wrong with it."""
         event.stop()
         try:
             value = self.parse(self.value)
@@ -67,10 +67,10 @@ class Prompt(Input):
         self.post_message(self.Answered(self.what, value))
 
     async def action_accept(self) -> None:
-        """As enter does."""
+        """Submit, as enter does."""
         await self.action_submit()
 
     def action_cancel(self) -> None:
-        """Leave it as it was."""
+        """Leave the prompt."""
         self.display = False
         self.post_message(self.Left())

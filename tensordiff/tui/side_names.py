@@ -1,4 +1,4 @@
-"""What the two sides of a comparison are called: in the header, in a report's title, and in the name of its file."""
+"""The names of the two sides of a comparison: in the header, in a report's title, and in the name of its file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST = 60
 
 
 def side_name(dump: Dump, request: Request) -> str:
-    """What the user gave: a path, or the source that was run for it."""
+    """The name that the user gave: a path, or the source that was run for it."""
     source, path = dump.facts.get("source"), dump.path
     is_kept = request.keep is not None and path.parent == request.keep.absolute()
     is_run = is_kept or is_temporary(path) or is_rerun(path) or str(path) == source
@@ -27,7 +27,7 @@ def side_name(dump: Dump, request: Request) -> str:
 
 
 def operations_inside(session: Session) -> str:
-    """The layer whose operations are compared, by both its names; empty where layers are compared."""
+    """The layer whose operations are compared, by both its names; empty if layers are compared."""
     layers = [_settings(dump).get("ops") for dump in (session.reference, session.candidate)]
     if not all(isinstance(layer, str) for layer in layers):
         return ""
@@ -42,14 +42,14 @@ def report_title(session: Session) -> str:
 
 
 def file_name(session: Session) -> str:
-    """A name for the file of a report, without a suffix."""
+    """A file name for a report, without a suffix."""
     sides = "-vs-".join(_plain(name) or "dump" for name in _named(session))
     inside = _plain(operations_inside(session).partition(" ")[0])
     return f"{sides}-in-{inside}" if inside else sides
 
 
 def _named(session: Session) -> list[str]:
-    """The candidate, and what it is compared with; of ``.`` the folder that it means."""
+    """The candidate and the reference; for ``.``, the name of the folder it means."""
     return [
         dump.path.resolve().name if (name := side_name(dump, session.request)) == "." else name
         for dump in (session.candidate, session.reference)
@@ -57,7 +57,7 @@ def _named(session: Session) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """A name in characters that any file may have."""
+    """A name in characters that any file system accepts."""
     return re.sub(r"[^\w.+-]+", "-", name)[:_LONGEST].strip("-.")
 
 

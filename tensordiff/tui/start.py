@@ -1,7 +1,7 @@
-"""The start screen: pairs that were compared lately, dumps to pick, the samples, a capture.
+"""The start screen: recently compared pairs, dumps to pick, the samples, a capture.
 
-Recent pairs are kept in the user's state folder. That is a convenience: where the file cannot be read or written there
-are no recent pairs, and nothing else fails.
+Recent pairs are stored in the user's state folder. They are only a convenience: if the file cannot be read or written,
+there are no recent pairs, and nothing else fails.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Recent(NamedTuple):
 
 
 def recent_file() -> Path:
-    """Where they are kept."""
+    """The file of recent pairs."""
     from platformdirs import user_state_path
 
     return user_state_path("tensordiff", appauthor=False) / "recent.json"
 
 
 def read_recent(path: Path | None = None) -> list[Recent]:
-    """Latest first; none where the file is not there or is damaged."""
+    """Recent pairs, latest first; none if the file is missing or damaged."""
     try:
         found = json.loads((path or recent_file()).read_text("utf-8"))
         return [Recent(str(reference), str(candidate)) for reference, candidate in found][:MOST]
@@ -68,7 +68,7 @@ def note_recent(reference: Path, candidate: Path, path: Path | None = None) -> N
 
 
 def forget_recent(pair: Recent, path: Path | None = None) -> None:
-    """Take a pair off."""
+    """Remove a pair."""
     _write([one for one in read_recent(path) if one != pair], path)
 
 
@@ -77,7 +77,7 @@ def _write(pairs: list[Recent], path: Path | None) -> None:
     try:
         write_file(path, json.dumps(pairs[:MOST], indent=1), make_folders=True)
     except WriteError:
-        return  # a list of recent pairs is not worth a sentence
+        return  # a list of recent pairs is not worth a message
 
 
 _CAPTURE = (
@@ -94,7 +94,7 @@ _WAYS = (
 
 
 class StartScreen(Screen[None]):
-    """What to compare?"""
+    """Asks what to compare."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("start")
     BINDING_GROUP_TITLE = "Start"
@@ -105,18 +105,18 @@ class StartScreen(Screen[None]):
     """
 
     def compose(self) -> ComposeResult:
-        """A list, and what else can be done."""
+        """A list of pairs and other choices."""
         with Vertical():
             yield Static("tensordiff: find the first tensor where two runs stop agreeing", classes="title")
             yield OptionList()
         yield KeyLine()
 
     def on_mount(self) -> None:
-        """What was compared lately, then the ways to something new."""
+        """List the recent pairs and the other choices."""
         self._list()
 
     def on_screen_resume(self) -> None:
-        """The pair that was just looked at is a recent one."""
+        """List again: the pair that was just shown is a recent one."""
         self._list()
 
     def _list(self) -> None:
@@ -148,7 +148,7 @@ class StartScreen(Screen[None]):
         self.query_one(OptionList).action_select()
 
     def action_forget(self) -> None:
-        """Take the highlighted pair off the list."""
+        """Remove the highlighted pair from the list."""
         at = self.query_one(OptionList).highlighted
         if at is not None and at < len(self.recent):
             forget_recent(self.recent[at])
@@ -169,14 +169,14 @@ class StartScreen(Screen[None]):
             self._app.compare(reference, candidate)
 
     def action_demo(self) -> None:
-        """The samples."""
+        """Open the samples."""
         try:
             self._app.compare(sample("reference"), sample("candidate"))
         except TensordiffError as error:
             self.notify(printable(error), severity="error", markup=False)
 
     def action_capture(self) -> None:
-        """Sources in place of dumps; each is run first."""
+        """Ask for sources in place of dumps; each is run first."""
         if not permissions_of(self).reruns:
             tell(self, NO_RERUNS, "warning")
             return
@@ -192,12 +192,12 @@ class StartScreen(Screen[None]):
 
 
 def _side(text: str) -> Path:
-    """A side as a comparison takes it: a source as it is, else a path or a URL."""
+    """A side of a comparison: a source as it is, else a path or a URL."""
     return user_path(text) if is_url(text) or parse_source(text) is not None else Path(text).expanduser()
 
 
 def _wrong(text: str) -> str | None:
-    """What is wrong with a side, as far as its spelling and the disk tell."""
+    """What is wrong with a side, from its spelling and the disk; None if nothing is."""
     try:
         check_url(text)
         if parse_source(text) is not None or is_url(text):
@@ -214,7 +214,7 @@ def _line(pair: Recent) -> Text:
 
 
 class Pick(Dialog[Path]):
-    """A file or a folder; a folder is picked with ctrl+s, opened with enter."""
+    """Asks for a file or a folder; ctrl+s picks a folder, enter opens it."""
 
     DEFAULT_CSS = """
     Pick DirectoryTree { height: 50vh; }
@@ -225,7 +225,7 @@ class Pick(Dialog[Path]):
         self.folder = folder
 
     def ask(self) -> ComposeResult:
-        """The files here."""
+        """The files of the folder."""
         yield DirectoryTree(self.folder)
         yield Static("enter opens a folder or picks a file; ctrl+s picks a folder", classes="hint", markup=False)
 
@@ -234,6 +234,6 @@ class Pick(Dialog[Path]):
         self.dismiss(event.path)
 
     def answer(self) -> Path | None:
-        """What the cursor is on."""
+        """The path under the cursor."""
         node = self.query_one(DirectoryTree).cursor_node
         return None if node is None or node.data is None else node.data.path

@@ -1,4 +1,4 @@
-"""Text in cells of the terminal, as Textual counts them: exactly so wide, and never markup."""
+"""Text of an exact width in cells of the terminal, as Textual counts them; never markup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensordiff.util.text_width import cut_middle
 
 
 def fit(text: str, width: int) -> str:
-    """Exactly so many cells: padded, or cut in the middle."""
+    """The text in exactly ``width`` cells: padded, or cut in the middle."""
     if width <= 0:
         return ""
     shown = cut_middle(text, width, cell_len)
@@ -18,13 +18,13 @@ def fit(text: str, width: int) -> str:
 
 
 def right(text: str, width: int) -> str:
-    """Exactly so many cells, at the right."""
+    """The text in exactly ``width`` cells, aligned to the right."""
     size = cell_len(text)
     return " " * (width - size) + text if size <= width else set_cell_size(text, width)
 
 
 def plain(text: Text, no_color: bool) -> Text:
-    """Without colours where there are none to be: their greys would differ from the background by chance alone."""
+    """Remove colours if there should be none: their greys would differ from the background only by chance."""
     if no_color:
         text.spans = [span._replace(style="bold" if "bold" in str(span.style) else "") for span in text.spans]
         text.style = ""
@@ -32,11 +32,11 @@ def plain(text: Text, no_color: bool) -> Text:
 
 
 def literal(text: object) -> str:
-    """Text from outside for a place that reads markup: printable, with every bracket as it is."""
+    """Text from outside for a place that parses markup: printable, with every bracket escaped."""
     return printable(text).replace("[", r"\[")
 
 
 def bar(done: int, total: int, width: int) -> Text:
-    """How far something is."""
+    """A progress bar."""
     filled = width * min(done, total) // total
     return Text("█" * filled, "bold").append("░" * (width - filled), "not bold")

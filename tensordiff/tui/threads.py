@@ -1,8 +1,8 @@
-"""Work that may block, in threads, with one way to report that it failed.
+"""Runs work that may block in threads, and reports failures in one way.
 
 A failure becomes a ``ThreadFailed`` message, which bubbles from the widget that started the work to its screen and to
-the app, which shows it as a notification; so does a file that became shorter while it was read. Work that was cancelled
-or replaced meanwhile fails silently: nobody waits for it any more.
+the app, which shows it as a notification. A file that became shorter while it was read is reported in the same way.
+Work that was cancelled or replaced meanwhile fails silently: nobody waits for it any more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensordiff.util.mappings import count_losses, raise_unclaimed
 
 @dataclass
 class ThreadFailed(Message):
-    """Work in a thread ended with an exception."""
+    """Work in a thread raised an exception."""
 
     group: str
     error: BaseException
@@ -33,13 +33,13 @@ def in_thread(node: Widget, group: str, work: Callable[[], object]) -> None:
         try:
             work()
             raise_unclaimed(before)
-        except Exception as error:  # whatever it is, it becomes a notification
+        except Exception as error:  # any exception becomes a notification
             if not worker.is_cancelled:
                 node.post_message(ThreadFailed(group, error))
         finally:
-            active_worker.set(None)  # type: ignore[arg-type]  # an idle thread would hold the node, and all it shows
+            active_worker.set(None)  # type: ignore[arg-type]  # or an idle thread keeps the node alive
 
-    # Named and described, or Textual would spell out everything that the function holds.
+    # Given a name and description, or Textual would format everything that the function holds.
     node.run_worker(
         guarded, name=group, group=group, description=group, thread=True, exclusive=True, exit_on_error=False
     )

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from tensordiff.capture.events import Done, Event
 from tensordiff.capture.job import Job, Source, parse_source
 from tensordiff.capture.process.child_main import run_job
+from tensordiff.capture.provenance import sign
 from tensordiff.capture.settings import Injection, Settings
-from tensordiff.capture.signature import sign
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensordiff.capture.devices import DeviceChoice, check_numbers, parse_device
+from tensordiff.capture.devices import DeviceChoice, check_gpu_numbers, parse_device
 from tensordiff.errors import CaptureError
 
 
@@ -49,8 +49,8 @@ def test_words(asked: str, choice: DeviceChoice) -> None:
 
 
 def test_numbers_are_counted_from_nought() -> None:
-    check_numbers("gpu:1", parse_device("gpu:1"), 2)
+    check_gpu_numbers("gpu:1", parse_device("gpu:1"), 2)
     with pytest.raises(CaptureError, match=r"there is no GPU 2 here \(2 GPUs found"):
-        check_numbers("gpu:0,2", parse_device("gpu:0,2"), 2)
+        check_gpu_numbers("gpu:0,2", parse_device("gpu:0,2"), 2)
     with pytest.raises(CaptureError, match=r"there is no GPU 0 here \(none found"):
-        check_numbers("gpu", parse_device("gpu"), 0)
+        check_gpu_numbers("gpu", parse_device("gpu"), 0)

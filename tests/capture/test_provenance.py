@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tensordiff.capture.job import Job, Source
-from tensordiff.capture.provenance import input_settings, provenance_of, read_provenance
+from tensordiff.capture.provenance import input_settings, provenance_of, read_provenance, sign
 from tensordiff.capture.settings import Settings
-from tensordiff.capture.signature import sign
 from tensordiff.dump import Dump
 from tensordiff.errors import CaptureError
 

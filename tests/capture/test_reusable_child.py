@@ -390,6 +390,6 @@ def test_a_kind_that_cannot_stay_is_ended(source: str) -> None:
     assert parsed is not None
     child = Child(Job(parsed, Settings(), ""))
     with ReusableChild() as reusable_child:
-        assert not reusable_child.leave(child)
+        assert not reusable_child.give_back(child)
     child.end(grace_s=0)
     child.close()

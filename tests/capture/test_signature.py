@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tensordiff.capture.job import Job, Source
+from tensordiff.capture.provenance import sign, why_not_own
 from tensordiff.capture.settings import Injection, Settings
-from tensordiff.capture.signature import sign, why_not_own
 from tensordiff.util import user_key
 from tensordiff.util.user_key import key_file
 from tests import processes
@@ -159,7 +159,7 @@ SIGN = """
 import sys
 from tensordiff.capture.job import Job, Source
 from tensordiff.capture.settings import Settings
-from tensordiff.capture.signature import sign
+from tensordiff.capture.provenance import sign
 print(sign(Job(Source("py", "/net.py", "make"), Settings(), "")))
 """
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tensordiff.capture.job import Job, parse_source
-from tensordiff.capture.process.replay import REPLAY
+from tensordiff.capture.job import REPLAY, Job, parse_source
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump

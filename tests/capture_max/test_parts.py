@@ -95,20 +95,20 @@ def test_nothing_outlives_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "room"), [(1, 256), (256, 256), (257, 512), (600, 700)])
-def test_room_for_tokens_comes_in_few_sizes(tokens: int, room: int) -> None:
+def test_room_for_tokens_comes_in_few_sizes(choose_tokens: int, room: int) -> None:
     from tensordiff.capture.engines.max.checkpoint import Checkpoint
 
-    assert Checkpoint(Path(), {"max_position_embeddings": 700}).length_for(tokens) == room
+    assert Checkpoint(Path(), {"max_position_embeddings": 700}).length_for(choose_tokens) == room
 
 
 def _asked(model: Callable[[str], Path], ids: list[int] | None, **said: Any) -> Any:
     from tensordiff.capture.engines.hf.tokenizer import tokenizer
-    from tensordiff.capture.process.tokens import tokens
+    from tensordiff.capture.process.tokens import choose_tokens
     from tensordiff.capture.settings import Settings
 
     facts: dict[str, object] = {} if ids is None else {"token_ids": ids, "prompt": "theirs"}
     reference = Dump(Path("reference"), "seen", (), ordered=True, facts=facts)
-    return tokens(Settings(**said), reference, tokenizer(model("llama")))
+    return choose_tokens(Settings(**said), reference, tokenizer(model("llama")))
 
 
 def test_the_reference_says_which_tokens(model: Callable[[str], Path]) -> None:
@@ -139,12 +139,12 @@ def test_the_manifest_names_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from tensordiff.capture.engines.max import engine
 
-    assert engine.about_gpus([CPU()]) == {}
+    assert engine.gpu_facts([CPU()]) == {}
     monkeypatch.setattr(engine, "accelerator_api", lambda: "cuda")
     monkeypatch.setattr(engine, "accelerator_architecture_name", lambda: "sm_90")
     monkeypatch.setattr(engine, "driver_version", lambda: "570.86.15")
     gpus = [SimpleNamespace(is_host=False, id=1, model_name="NVIDIA H100 80GB HBM3")]
-    assert engine.about_gpus([CPU(), *gpus]) == {
+    assert engine.gpu_facts([CPU(), *gpus]) == {
         "accelerators": [
             {"device": "gpu:1", "name": "NVIDIA H100 80GB HBM3", "vendor": "NVIDIA", "architecture": "sm_90"}
         ],

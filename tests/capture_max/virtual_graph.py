@@ -22,7 +22,7 @@ def main(api: str, architecture: str, count: str, device: str, folder: str) -> N
     driver.set_virtual_device_api(api)
     driver.set_virtual_device_target_arch(architecture)
     driver.set_virtual_device_count(int(count))
-    from tensordiff.capture.engines.max.checkpoint import checkpoint
+    from tensordiff.capture.engines.max.checkpoint import open_checkpoint
     from tensordiff.capture.engines.max.model import CompiledModel, encoding, task
     from tensordiff.capture.engines.max.pipeline import ModelOptions, devices
     from tensordiff.capture.engines.max.single_layer import TracingDone, TypeListener
@@ -30,7 +30,7 @@ def main(api: str, architecture: str, count: str, device: str, folder: str) -> N
 
     settings, listener = Settings(device=device, dtype="float32"), TypeListener()
     with ExitStack() as held:
-        found = checkpoint(folder, settings, held)
+        found = open_checkpoint(folder, settings, held)
         options = ModelOptions(found.folder, encoding("float32", found), devices(device), 16, task(found))
         try:
             with CompiledModel(options, lambda _: None, listener):
@@ -41,7 +41,7 @@ def main(api: str, architecture: str, count: str, device: str, folder: str) -> N
 
 
 def _record(record: Any) -> dict[str, Any]:
-    wholes = [(*record.whole_of(tap), tap) for tap in record.taps if not tap.is_number]
+    wholes = [(*record.merged_tap(tap), tap) for tap in record.taps if not tap.is_number]
     taps = [_site(site) | _value(record.values[output]) for site, output, _ in wholes]
     slots = [_site(slot.site) | {"device": str(slot.device)} for slot in record.slots]
     return {"graph": record.graph.name, "taps": taps, "slots": slots}

@@ -39,7 +39,7 @@ MUTANTS = (
         "piece.ready.synchronize()", "pass", "capturing_takes_no_memory",
     ),
     Mutant(
-        "the event is recorded before the copy", f"{_TORCH}/writing/device_ring.py",
+        "the event is recorded before the copy", f"{_TORCH}/writing/ring.py",
         "        held.copy_(tensor, non_blocking=True)\n",
         "        early = torch.cuda.Event(blocking=True)\n"
         "        early.record(torch.cuda.current_stream(tensor.device))\n"
@@ -47,11 +47,11 @@ MUTANTS = (
         "capturing_takes_no_memory",
     ),
     Mutant(
-        "the event is recorded on the default stream", f"{_TORCH}/writing/device_ring.py",
+        "the event is recorded on the default stream", f"{_TORCH}/writing/ring.py",
         "torch.cuda.current_stream(tensor.device)", "torch.cuda.default_stream(tensor.device)", "side_streams",
     ),
     Mutant(
-        "the event is recorded on the current device's stream, not the tensor's", f"{_TORCH}/writing/device_ring.py",
+        "the event is recorded on the current device's stream, not the tensor's", f"{_TORCH}/writing/ring.py",
         "torch.cuda.current_stream(tensor.device)", "torch.cuda.current_stream()", "capturing_takes_no_memory",
     ),
     Mutant(
@@ -59,7 +59,7 @@ MUTANTS = (
         "if end - self._given > self.nbytes:", "if False:", "capturing_takes_no_memory",
     ),
     Mutant(
-        "waiting for a copy busy-loops", f"{_TORCH}/writing/device_ring.py",
+        "waiting for a copy busy-loops", f"{_TORCH}/writing/ring.py",
         "torch.cuda.Event(blocking=True)", "torch.cuda.Event()", "capturing_takes_no_memory",
     ),
     Mutant(
@@ -72,17 +72,17 @@ MUTANTS = (
     ),
     Mutant(
         "injected values stay on the CPU", f"{_TORCH}/inject.py",
-        "placed(to_tensor(value).to(own.dtype), own.device)", "to_tensor(value).to(own.dtype)", "culprit_is_told",
+        "to_device(to_tensor(value).to(own.dtype), own.device)", "to_tensor(value).to(own.dtype)", "culprit_is_told",
     ),
     Mutant(
         "injected values go to the first GPU", f"{_TORCH}/inject.py",
-        "placed(to_tensor(value).to(own.dtype), own.device)",
-        'placed(to_tensor(value).to(own.dtype), own.device if own.is_cpu else "cuda:0")',
+        "to_device(to_tensor(value).to(own.dtype), own.device)",
+        'to_device(to_tensor(value).to(own.dtype), own.device if own.is_cpu else "cuda:0")',
         "culprit_is_told",
     ),
     Mutant(
         "a replayed layer's inputs stay on the CPU", f"{_TORCH}/replay/arguments.py",
-        "placed(wanted.cast(to_tensor(entry.read())), devices.get(name, device))",
+        "to_device(wanted.cast(to_tensor(entry.read())), devices.get(name, device))",
         "wanted.cast(to_tensor(entry.read()))", "another_side_s_layer",
     ),
     Mutant(
@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "a bundle's layer stays on the GPU", f"{_TORCH}/replay/bundle.py",
-        "Plain(on_cpu(self.module)", "Plain(self.module", "test_replay",
+        "PlainLayer(on_cpu(self.module)", "PlainLayer(self.module", "test_replay",
     ),
     Mutant(
         "a bundle's inputs stay on the GPU", f"{_TORCH}/replay/arguments.py",
@@ -112,7 +112,7 @@ MUTANTS = (
     ),
     Mutant(
         "accelerate's operations are taken for the model's", f"{_TORCH}/ops.py",
-        "if name in _QUIET or _is_placement(sys._getframe(1)):", "if name in _QUIET:",
+        "if name in _INTERNAL or _is_placement(sys._getframe(1)):", "if name in _INTERNAL:",
         "operations_are_the_model_s and layers",
     ),
     Mutant(

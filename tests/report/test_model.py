@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tensordiff.capture.job import Job, Source
+from tensordiff.capture.provenance import sign
 from tensordiff.capture.settings import Settings
-from tensordiff.capture.signature import sign
 from tensordiff.report.labels import label
 from tensordiff.report.model import build_report, run_facts
 from tensordiff.session.request import Request

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tensordiff.capture.job import Job, Source
+from tensordiff.capture.provenance import sign
 from tensordiff.capture.settings import Settings
-from tensordiff.capture.signature import sign
 from tensordiff.errors import CaptureError
 from tensordiff.session.request import Request
 from tensordiff.session.sources import Sources, source_in

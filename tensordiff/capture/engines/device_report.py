@@ -1,7 +1,7 @@
-"""The devices that the frameworks of an interpreter find.
+"""Reports the devices that the frameworks of an interpreter find.
 
-``tensordiff doctor`` has each interpreter run the text of this file. It imports the framework that is named and nothing
-of tensordiff, since the interpreter may be any.
+``tensordiff doctor`` makes each interpreter run the text of this file. It imports the named framework and nothing of
+tensordiff, because the interpreter may be any.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 def torch_devices() -> dict[str, str]:
-    """What torch finds beside the CPU, by the word for ``--device``."""
+    """The devices that torch finds besides the CPU, by their value of ``--device``."""
     import torch
 
     found = {f"cuda:{number}": torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}
@@ -18,7 +18,7 @@ def torch_devices() -> dict[str, str]:
 
 
 def max_devices() -> dict[str, str]:
-    """The same for MAX."""
+    """The devices that MAX finds."""
     from max.driver import accelerator_api, accelerator_architecture_name, accelerator_count
 
     if not (count := accelerator_count()):
@@ -27,14 +27,14 @@ def max_devices() -> dict[str, str]:
 
 
 def onnxruntime_devices() -> dict[str, str]:
-    """The same for onnxruntime, which tells of its libraries and not of cards."""
+    """The devices that onnxruntime finds; it reports its libraries, not cards."""
     import onnxruntime
 
     return {"cuda": "CUDA"} if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else {}
 
 
 def mlx_devices() -> dict[str, str]:
-    """The same for MLX."""
+    """The devices that MLX finds."""
     import mlx.core
 
     name = str(mlx.core.device_info().get("device_name", "GPU")) if mlx.core.metal.is_available() else "GPU"
@@ -43,7 +43,7 @@ def mlx_devices() -> dict[str, str]:
 
 
 def vllm_build() -> str:
-    """What vLLM was built for, by its version or the name of its package: to import it takes many seconds."""
+    """What vLLM was built for, from its version or the name of its package. Importing vLLM would take many seconds."""
     from importlib.metadata import packages_distributions, version
     from importlib.util import find_spec
 
@@ -61,12 +61,12 @@ REPORTS: dict[str, Callable[[], dict[str, str]]] = {
     "mlx": mlx_devices,
 }
 SENTENCES: dict[str, Callable[[], str]] = {"vllm": vllm_build}
-"""Of those that are not asked for their devices."""
+"""Frameworks that describe their build instead of listing devices."""
 
 
 def report(framework: str) -> dict[str, object]:
-    """The devices that a framework finds, or why it cannot even be asked."""
+    """The devices that a framework finds, or why it cannot be asked."""
     try:
         return {"says": SENTENCES[framework]()} if framework in SENTENCES else {"devices": REPORTS[framework]()}
-    except Exception as error:  # whatever an installation that is broken may raise
+    except Exception as error:  # a broken installation may raise anything
         return {"error": f"{type(error).__name__}: {error}".partition("\n")[0][:300]}

@@ -1,12 +1,12 @@
-"""One injected run, engine-neutral: the plan, the value for each port, and the account of what was injected.
+"""One injected run, for any engine: the plan, the value for each port, and the report of what was injected.
 
-An engine lists its entries, asks for the plan, runs the passes, and asks before each call which values to put in::
+An engine lists its entries, asks for the plan, runs the passes, and asks before each call which values to inject::
 
     plan = plan_injection(injection, entries, aliases)
     injector = Injector(plan)
     for injection_pass in injector.passes():
         ...                                           # run the model, and before each call:
-        values = injector.inputs(injection_pass, call, ports)  # by port; whatever is not in it stays the run's own
+        values = injector.inputs(injection_pass, call, ports)  # by port; other ports keep the run's own values
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class InjectionPort(NamedTuple):
     """An argument or a result of a call, as far as injection needs to know it."""
 
     spec: Spec | None
-    """Its shape and type; None where it is no tensor, or of a type that dumps do not have."""
+    """Its shape and type; None if it is not a tensor, or its type is not one that dumps have."""
     refusal: str | None = None
     """Why the engine cannot replace it."""
     is_constant: bool = False
-    """Whether it is the same in every run, so that no error comes in through it."""
+    """Whether it is the same in every run, so that no error enters through it."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ def plan_injection(
 ) -> InjectionPlan:
     """Plan the injection into a run that has these entries, in execution order.
 
-    ``aliases`` maps an input to the entry that stood for the same tensor before. ``layer`` is the one layer to inject
-    into, whatever the settings say. ``replaces_outputs`` is whether the engine can replace what a layer gives.
+    ``aliases`` maps an input to the earlier entry of the same tensor. ``layer`` is the only layer to inject into,
+    whatever the settings say. ``replaces_outputs`` is whether the engine can replace a layer's outputs.
     """
     sources = find_sources(injection, entries, aliases)
     if layer is not None:
@@ -69,7 +69,7 @@ def plan_injection(
 
 @dataclass
 class Injector:
-    """Gives the calls of a run the reference's values, and keeps account of it in ``report``."""
+    """Supplies the reference's values to the calls of a run, and keeps account of them in ``report``."""
 
     plan: InjectionPlan
 
@@ -77,7 +77,7 @@ class Injector:
         self.report = InjectionReport(passes=len(self.plan.passes))
 
     def passes(self) -> Iterator[Pass]:
-        """The passes to run. Raises after the last where not one value of the reference went in."""
+        """The passes to run. Raises after the last one if no value of the reference was injected."""
         yield from self.plan.passes
         if not self.report.has_injected:
             injection = self.plan.injection
@@ -87,7 +87,9 @@ class Injector:
             )
 
     def inputs(self, injection_pass: Pass, call: CallKey, ports: Mapping[str, InjectionPort]) -> dict[str, Array]:
-        """The values to call a layer with, by port, in the ports' own types; none where the pass is not for it."""
+        """The values to call a layer with, by port, in the ports' own types; none if the pass does not inject its
+        inputs.
+        """
         if call.layer not in injection_pass.inputs:
             return {}
         values, injected = self._values(call, ports)
@@ -96,11 +98,11 @@ class Injector:
         return values
 
     def outputs(self, injection_pass: Pass, call: CallKey, ports: Mapping[str, InjectionPort]) -> dict[str, Array]:
-        """The values that a layer is to give, by port; none where the pass is not for it."""
+        """The values that a layer is to return, by port; none if the pass does not replace its outputs."""
         if call.layer not in injection_pass.outputs:
             return {}
         values, injected = self._values(call, ports)
-        if injected:  # what it gives is the reference's own
+        if injected:  # the outputs are the reference's own
             self.report.record(call).is_isolated = True
         return values
 
@@ -129,7 +131,7 @@ class Injector:
 
 
 def _float_inputs(ports: Mapping[str, InjectionPort]) -> dict[str, int]:
-    """The sizes of the inputs that an error may come in by."""
+    """The sizes of the inputs that an error may enter through."""
     return {
         port: injection_port.spec.size
         for port, injection_port in ports.items()
@@ -142,7 +144,7 @@ def isolates(float_inputs: Mapping[str, int], injected: Collection[str]) -> bool
 
     ``float_inputs`` has the number of elements of each floating point input of the call, ``injected`` the ports that
     were given the reference's values. Masks, angles and scales are smaller than the activations: a call that was given
-    only those still carries the error of the layers before it, and says nothing about itself.
+    only those still carries the error of earlier layers, and tells nothing about itself.
     """
     if not float_inputs:
         return bool(injected)

@@ -1,7 +1,7 @@
-"""Which layers are given the reference's values, and in which pass: what ``--inject-at`` means for a model.
+"""The passes of an injected run: which layers get the reference's values when, as ``--inject-at`` says.
 
-Layers that contain each other cannot be isolated in one pass: the outer layer's parts would be given right values again
-and its own error would not show. So they go into passes of their own, by how deep they are nested.
+Nested layers cannot be isolated in one pass: the parts of the outer layer would be given right values again, and its
+own error would not show. So layers go into separate passes by their depth of nesting.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ class Pass:
     inputs: frozenset[str]
     """The layers whose inputs are replaced by the reference's."""
     outputs: frozenset[str] = frozenset()
-    """The layers whose outputs are."""
+    """The layers whose outputs are replaced by the reference's."""
     written: frozenset[str] = frozenset()
     """The layers whose tensors are written from this pass."""
     title: str = "injecting"
-    """What a user is told while it runs."""
+    """What the user is shown while it runs."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers that ran: when each began and ended, as numbers that grow."""
+    """The layers that ran, with increasing numbers for when each began and ended."""
 
     begun: Mapping[str, int]
     ended: Mapping[str, int]
     canonical: Mapping[str, str]
-    """Layers by the name that both sides would use."""
+    """Layers by their canonical name, which both sides share."""
 
     @classmethod
     def from_entries(cls, entries: Sequence[Entry], canonical: Mapping[str, str]) -> Layers:
-        """From the entries of a run, in execution order."""
+        """Collect the layers from the entries of a run, in execution order."""
         begun: dict[str, int] = {}
         ended: dict[str, int] = {}
         for number, entry in enumerate(entries):
@@ -53,7 +53,7 @@ class Layers:
         return cls(begun, ended, canonical)
 
     def named(self, name: str) -> str | None:
-        """The layer of this name, as the run calls it or as both sides would, or the only one whose name ends so."""
+        """The layer of this name (its own or the canonical one), or the only layer whose name ends with it."""
         if name in self.begun or name in self.canonical:
             return name if name in self.begun else self.canonical[name]
         ending = [layer for layer in self.begun if layer.endswith(f".{name}")]
@@ -63,7 +63,7 @@ class Layers:
 def plan_passes(at: str, layers: Layers, *, replaces_outputs: bool = True) -> tuple[Pass, ...]:
     """The passes that ``--inject-at`` asks for.
 
-    An engine that cannot replace outputs is given a range as inputs: every layer that begins in it is given its own.
+    For an engine that cannot replace outputs, a range injects the inputs of every layer that begins in it.
     """
     passes = _passes(at, layers)
     if not replaces_outputs:
@@ -77,7 +77,7 @@ def _passes(at: str, layers: Layers) -> list[Pass]:
     if at == "once":
         return [Pass(everything, written=everything)]
     if at == "leaves":
-        # Operations within layers, and points that a user tapped, take nothing that could be replaced.
+        # Operations within layers and tapped values have no inputs that could be replaced.
         return [Pass(frozenset(layer for layer in leaves(everything) if "/" not in layer), written=everything)]
     if at == "all":
         return _by_depth(everything, everything)
@@ -89,7 +89,7 @@ def _passes(at: str, layers: Layers) -> list[Pass]:
 
 
 def _by_depth(chosen: frozenset[str], everything: frozenset[str]) -> list[Pass]:
-    """A pass for each level of nesting among the chosen; what is not chosen is written by the first."""
+    """A pass for each level of nesting among the chosen layers; all others are written by the first pass."""
     levels: dict[int, set[str]] = {}
     for layer in chosen:
         levels.setdefault(sum(holder in chosen for holder in holders(layer)), set()).add(layer)
@@ -98,7 +98,9 @@ def _by_depth(chosen: frozenset[str], everything: frozenset[str]) -> list[Pass]:
 
 
 def _range(at: str, layers: Layers) -> Pass | None:
-    """``FROM..TO``: whatever ended in between gives the reference's outputs, and TO is given its inputs."""
+    """The pass for ``FROM..TO``: layers that ended in between return the reference's outputs, and TO gets
+    its inputs.
+    """
     match = _RANGE.fullmatch(at)
     if match is None:
         return None
@@ -113,14 +115,14 @@ def _range(at: str, layers: Layers) -> Pass | None:
 
 
 def _by_inputs(injection_pass: Pass, layers: Layers) -> Pass:
-    """The nearest that replaced inputs alone come to a range."""
+    """The closest to a range that can be done by replacing inputs only."""
     begun = [layers.begun[layer] for layer in injection_pass.inputs | injection_pass.outputs]
     within = frozenset(layer for layer, number in layers.begun.items() if min(begun) <= number <= max(begun))
     return Pass(within, written=injection_pass.written)
 
 
 def _matching(at: str, layers: Layers) -> frozenset[str]:
-    """The layers that a regex matches, as the run calls them or as both sides would."""
+    """The layers whose own or canonical name a regex matches."""
     regex = UserRegex("--inject-at", at)
     own = filter(regex.matches, layers.begun)
     matching = frozenset([*own, *(layer for name, layer in layers.canonical.items() if regex.matches(name))])

@@ -1,4 +1,4 @@
-"""What an injected run did: what each call was given, what it kept and why, and which calls were isolated."""
+"""The report of an injected run: what each call was given, what it kept and why, and which calls were isolated."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class CallRecord:
     """What one call was given and kept."""
 
     injected: dict[str, str] = field(default_factory=dict)
-    """The reference's entries that were put in, by port."""
+    """The reference's entries that were injected, by port."""
     kept: dict[str, str] = field(default_factory=dict)
     """Why the other ports kept the run's own values."""
     is_isolated: bool = False
-    """Whether what the call gives depends on nothing that the run computed before it."""
+    """Whether the call's output depends on nothing that the run computed before it."""
 
     def as_json(self) -> dict[str, Any]:
-        """For the manifest."""
+        """The record for the manifest."""
         return {"injected": self.injected, "kept": self.kept, "isolated": self.is_isolated}
 
 
@@ -38,16 +38,16 @@ class InjectionReport:
     passes: int = 0
 
     def record(self, call: CallKey) -> CallRecord:
-        """The record of a call, made where there is none."""
+        """The record of a call, created if needed."""
         return self.calls.setdefault(call, CallRecord())
 
     @property
     def has_injected(self) -> bool:
-        """Whether any value of the reference was put in."""
+        """Whether any value of the reference was injected."""
         return any(record.injected for record in self.calls.values())
 
     def names(self, call: CallKey, port: str) -> tuple[str, ...] | None:
-        """What an entry says was injected: the reference's entry it holds, or those its isolated call was given."""
+        """The reference's entries behind an entry: the one injected into it, or the inputs of its isolated call."""
         record = self.calls.get(call)
         if record is None:
             return None
@@ -58,19 +58,19 @@ class InjectionReport:
         return tuple(name for given, name in record.injected.items() if given.startswith("input"))
 
     def reference_layer(self, layer: str) -> str:
-        """What the reference calls a layer: the one whose recorded tensor it was given."""
+        """The reference's name for a layer, from an entry that was injected into it."""
         names = (
             name for call, record in self.calls.items() if call.layer == layer for name in record.injected.values()
         )
         return parse_name(next(names, layer)).layer
 
     def sentence(self) -> str:
-        """All of it in short."""
+        """The report in one sentence."""
         isolated = sum(record.is_isolated for record in self.calls.values())
         return f"{isolated} of {len(self.calls)} layers were given the reference's inputs"
 
     def as_json(self, injection: Injection, beside: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """All of it, for the manifest. ``beside`` says where else numbers came from: random ones, for example."""
+        """The report for the manifest. ``beside`` names other sources of numbers, such as random ones."""
         return {
             "reference": injection.dump,
             "at": injection.at,

@@ -1,8 +1,8 @@
 """Which tensor of the reference goes where in the candidate, and how it is laid out there.
 
-Alignment decides, with its rules and presets: what the candidate was seen to have is aligned with the reference as a
-dump would be, and the views of each pair are applied backwards. An input that the reference did not record may still
-have a source: where it is the very tensor that another layer gave, that layer's recorded output is taken.
+Alignment decides this, with its rules and presets: the candidate's recorded entries are aligned with the reference as a
+dump would be, and the views of each pair are applied in reverse. An input that the reference did not record may still
+have a source: if it is the same tensor as another layer's output, that layer's recorded output is used.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ UNANSWERED = "no entry of the reference answers it"
 
 
 class SpecOnly(NamedTuple):
-    """A tensor of which shape and type are known, and no values: what an engine lists before it injects."""
+    """A tensor of which only shape and type are known: what an engine lists before it injects."""
 
     spec: Spec
 
     def read(self) -> Array:
-        """There is nothing to read."""
+        """Raises ``CaptureError``: there are no values."""
         raise CaptureError("only the shape and type of this tensor were kept")
 
 
@@ -44,15 +44,15 @@ class InjectionSource(NamedTuple):
 
     pair: Pair
     key: EntryKey
-    """The candidate's tensor, or the one that it is identical with."""
+    """The candidate's tensor, or the identical tensor of an earlier entry."""
 
     @property
     def name(self) -> str:
-        """The reference's entry, as its dump calls it."""
+        """The name of the reference's entry."""
         return self.pair.reference.name
 
     def array(self) -> Array:
-        """The reference's values as the candidate lays them out; raises a sentence where that is impossible."""
+        """The reference's values in the candidate's layout; raises ``CaptureError`` if that is impossible."""
         if isinstance(self.pair.candidate.stored, ComputedTensor):
             return split_computed(self.pair.candidate.stored, self.pair.reference.read())[self.key]
         values, wanted = self.pair.reference.read(), self.pair.candidate.spec
@@ -62,11 +62,12 @@ class InjectionSource(NamedTuple):
 
 
 def split_computed(stored: ComputedTensor, values: Array) -> dict[EntryKey, Array]:
-    """The values of a computed entry, put back into the entries it is computed from.
+    """Split the values of a computed entry among the entries it is computed from.
 
-    Every element of those is numbered, and the expression evaluated on the numbers. Where that gives each number once,
-    the expression only moves elements, and the numbers say where each one came from. A sum of entries is given whole to
-    the first of them, and the others are zero: that is how engines carry a residual apart from what is added to it.
+    Every element of those is numbered, and the expression is evaluated on the numbers. If the result contains each
+    number once, the expression only moves elements, and the numbers tell where each one came from. Of a sum of entries,
+    the first one gets the whole value and the others zeros: that is how engines carry a residual separately from what
+    is added to it.
     """
     if _is_sum(stored):
         whole, *others = stored.entries.values()
@@ -86,7 +87,7 @@ def split_computed(stored: ComputedTensor, values: Array) -> dict[EntryKey, Arra
 
 
 def _is_sum(stored: ComputedTensor) -> bool:
-    """Whether an expression is a sum of entries as they are, each of them once."""
+    """Whether an expression is a plain sum of entries, each used once."""
     expression = stored.expression
     if not isinstance(expression, Call) or expression.function != "sum":
         return False
@@ -95,14 +96,14 @@ def _is_sum(stored: ComputedTensor) -> bool:
 
 @dataclass(frozen=True)
 class InjectionSources:
-    """The reference's entries by the candidate's tensor they go to."""
+    """The entries of the reference, by the candidate's tensor that they go to."""
 
     by_key: Mapping[EntryKey, InjectionSource]
     canonical: Mapping[str, str]
-    """The candidate's layers by the name that both sides would use."""
+    """The candidate's layers by their canonical name."""
 
     def value(self, key: EntryKey, wanted: Spec) -> tuple[str, Array] | str:
-        """The entry for a tensor of the candidate and its values in the tensor's own type; or why there are none."""
+        """The entry for a tensor of the candidate and its values in that tensor's type; or why there are none."""
         source = self.by_key.get(key)
         if source is None:
             return UNANSWERED
@@ -120,7 +121,7 @@ class InjectionSources:
 def find_sources(
     injection: Injection, entries: Sequence[Entry], aliases: Mapping[EntryKey, EntryKey]
 ) -> InjectionSources:
-    """Align the candidate's entries with the reference. ``aliases`` says which inputs are another entry's tensor."""
+    """Align the candidate's entries with the reference. ``aliases`` tells which inputs are another entry's tensor."""
     reference = _open(injection)
     candidate = Dump(Path("candidate"), "seen", tuple(entries), ordered=True)
     plan = AlignmentPlan.for_dumps(reference, candidate, _rules(injection))

@@ -1,1 +1,1 @@
-"""The child's side of a capture, engine-neutral: reading jobs, finding layers, writing the dump, telling progress."""
+"""The child's side of a capture, for any engine: reading jobs, finding layers, writing the dump, reporting progress."""

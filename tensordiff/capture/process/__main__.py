@@ -1,7 +1,7 @@
-"""``PYTHON -m tensordiff.capture.process KIND FD [reusable]``: the child's entry point.
+"""The child's entry point: ``PYTHON -m tensordiff.capture.process KIND FD [reusable]``.
 
-This module and the packages above it are read by whatever interpreter the user names, so they are kept to what old
-interpreters understand, and say in a sentence what is missing. Everything else is imported after that check.
+Any interpreter that the user names reads this module and the packages above it. So they use only syntax that old
+interpreters understand, and report what is missing in a sentence. Everything else is imported after that check.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensordiff.capture.engines import ENGINES, missing_sentence
 def missing_requirement(kind: str) -> str | None:
     """Why this interpreter cannot run sources of a kind, or None."""
     python = sys.executable
-    if sys.version_info < (3, 11):  # noqa: UP036 - it may be any that the user names
+    if sys.version_info < (3, 11):  # noqa: UP036 - it may be any interpreter that the user names
         version = ".".join(map(str, sys.version_info[:2]))
         return f"{python}: is Python {version}, and 3.11 or newer is needed; give another with --python"
     missing = [name for name in ENGINES[kind].packages if importlib.util.find_spec(name) is None]

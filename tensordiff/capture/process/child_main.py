@@ -1,7 +1,7 @@
-"""The child process: it reads jobs, has an engine run them, sends events, and turns every failure into a sentence.
+"""The child process: reads jobs, has an engine run them, sends events, and turns every failure into a sentence.
 
-A child answers one job, or, where it is reusable, one after the other until the parent is gone, something fails, or no
-job came for so long that its memory is better given back.
+A child answers one job. A reusable child answers further jobs until the parent is gone, a job fails, or no job comes
+for so long that its memory should be freed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IDLE_S = 900.0
 
 
 def child_main(kind: str, events: int, *, is_reusable: bool = False, idle_s: float = IDLE_S) -> int:
-    """Answer one job of this kind, or several; gives the exit status."""
+    """Answer one job of this kind, or several; returns the exit status."""
     tell, lines = EventPipe(events), JobLines()
     os.environ.pop("PYTHONSAFEPATH", None)
     answer: Callable[[Job, Tell], Done | NewProcessNeeded] = _reusable_engine(kind) if is_reusable else run_job
@@ -40,7 +40,7 @@ def child_main(kind: str, events: int, *, is_reusable: bool = False, idle_s: flo
             before = count_losses()
             last = answer(job, tell)
             raise_unclaimed(before)
-        except BaseException as error:  # whatever it is, the parent must hear of it
+        except BaseException as error:  # the parent must hear of any failure
             tell(failure(job, error))
             return 1
         if isinstance(last, Done) and job.lists_files:
@@ -81,21 +81,21 @@ class EventPipe:
 
 
 class JobLines:
-    """The lines that the parent sends. It holds the other end of the pipe: when that closes, this process ends."""
+    """The lines that the parent sends. When the parent closes its end of the pipe, this process ends."""
 
     def __init__(self) -> None:
         self._read: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._read_all, daemon=True).start()
 
     def next(self, idle_s: float) -> bytes | None:
-        """The next line; None where none came for so long."""
+        """The next line; None if none came for so long."""
         try:
             return self._read.get(timeout=idle_s)
         except queue.Empty:
             return None
 
     def _read_all(self) -> None:
-        """Reads the descriptor itself: Python's buffered reader would hold a lock for as long as this waits."""
+        """Read lines from the file descriptor itself: Python's buffered reader would hold a lock while it waits."""
         rest = b""
         while more := os.read(_STDIN, 1 << 16):
             *lines, rest = (rest + more).split(b"\n")
@@ -105,7 +105,7 @@ class JobLines:
 
 
 def failure(job: Job, error: BaseException) -> Failed:
-    """An exception as the event that the parent gets."""
+    """The ``Failed`` event for an exception."""
     detail = "".join(traceback.format_exception(error))
     path = dump_at(job.output)
     if isinstance(error, TensordiffError):

@@ -1,4 +1,4 @@
-"""How much a dump may take: the budget of ``--max-bytes``, whether the disk has room; and a folder for scratch files.
+"""The size of a dump: the budget of ``--max-bytes``, the free space on the disk; and a folder for scratch files.
 
 A dump that reaches its budget holds the beginning of the run without gaps: after the first tensor that does not fit,
 none is written.
@@ -17,27 +17,27 @@ from tensordiff.capture.job import Job
 from tensordiff.errors import CaptureError, printable
 from tensordiff.util.sizes import format_bytes
 
-_SPARE = 64 << 20  # left free whatever happens
+_SPARE = 64 << 20  # bytes that are always left free
 SCRATCH = "TENSORDIFF_SCRATCH"
-"""The environment variable by which the parent names a folder for scratch files."""
+"""The environment variable through which the parent passes a folder for scratch files."""
 
 
 def scratch_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for the length of a block. The parent removes it where this process is killed."""
+    """A temporary folder for the length of a block. The parent removes it if this process is killed."""
     return tempfile.TemporaryDirectory(prefix="tensordiff-", dir=os.environ.get(SCRATCH))
 
 
 @dataclass
 class Budget:
-    """Bytes that may be written, and how many tensors were left out, by reason."""
+    """Counts the bytes that may be written, and the tensors that were left out, by reason."""
 
     max_bytes: int | None = None
     wanted: int = 0
-    """Bytes asked for so far, with those that did not fit."""
+    """Bytes requested so far, including tensors that did not fit."""
     left_out: dict[str, int] = field(default_factory=dict)
 
     def allows(self, nbytes: int) -> bool:
-        """Whether a tensor of so many bytes more is written; where not, it is counted as left out."""
+        """Whether a tensor of so many bytes may be written; if not, it is counted as left out."""
         self.wanted += nbytes
         if self.max_bytes is None or self.wanted <= self.max_bytes:
             return True
@@ -49,20 +49,20 @@ class Budget:
         self.left_out[why] = self.left_out.get(why, 0) + 1
 
     def notes(self) -> list[str]:
-        """What was left out, as sentences."""
+        """Notes on what was left out."""
         return [f"{count} tensors were left out: {why}" for why, count in self.left_out.items()]
 
 
 def check_job_size(job: Job, nbytes: int | None, tell: Tell) -> None:
-    """Tell how much a job will write at most and how much room there is; refuse it where it will not fit."""
+    """Report how much a job will write at most and how much space is free; refuses what will not fit."""
     if job.writes != "dump":
-        return  # what is listed takes no room, and what is streamed no more than its window
+        return  # a listing takes no space, and a stream no more than its window
     sizes = [size for size in (nbytes, job.settings.max_bytes) if size is not None]
     tell(Note(check_disk(Path(job.output), min(sizes, default=None), force=job.settings.force)))
 
 
 def check_disk(folder: Path, nbytes: int | None, *, force: bool) -> str:
-    """A sentence on size and free space; raises where it will not fit."""
+    """A sentence on size and free space; raises ``CaptureError`` if it will not fit."""
     free = shutil.disk_usage(_nearest(folder)).free
     size = "how much will be written is not known" if nbytes is None else f"about {format_bytes(nbytes)} to write"
     sentence = f"{size}, {format_bytes(free)} free"

@@ -1,7 +1,7 @@
-"""Capturing and injecting a model that calls its layers one after the other, with numpy arrays at their ports.
+"""Captures and injects a model that calls its layers one after the other, with numpy arrays at their ports.
 
-This is the whole of a capture for engines that can see every call as it happens. Such an engine loads a model and calls
-a ``Watch`` around each layer; what is written, counted, injected and reported is decided here::
+This is the whole capture for engines that can see every call as it happens. Such an engine loads a model and calls a
+``Watch`` around each layer. What is written, counted, injected and reported is decided here::
 
     inputs = watch.inputs("model.blocks.0", {"input_0": x})
     y = block(inputs["input_0"])
@@ -22,11 +22,10 @@ from tensordiff.capture.injection.injector import InjectionPort, Injector, plan_
 from tensordiff.capture.injection.passes import Pass
 from tensordiff.capture.injection.report import InjectionReport
 from tensordiff.capture.injection.sources import SpecOnly
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import REPLAY, Job, replayed_dump
 from tensordiff.capture.process.disk_space import check_job_size
 from tensordiff.capture.process.layers import Selection, entry_key, find_layer, leaves
 from tensordiff.capture.process.output import Output, done, open_output
-from tensordiff.capture.process.replay import REPLAY, replayed_dump
 from tensordiff.capture.settings import Injection
 from tensordiff.dump import Entry
 from tensordiff.dump.dtypes import Array
@@ -45,13 +44,13 @@ class EagerModel(Protocol):
     """Its name in the manifest."""
 
     def layers(self) -> Iterable[str]:
-        """The names of all layers, ``model`` and dotted names that begin with it."""
+        """The names of all layers: ``model``, and dotted names that begin with it."""
 
     def run(self, watch: Watch) -> None:
-        """Run from the beginning, calling ``watch`` around each layer. Several runs must give the same numbers."""
+        """Run from the beginning, calling ``watch`` around each layer. Every run must give the same numbers."""
 
     def facts(self) -> Mapping[str, Any]:
-        """What the manifest says of the run: versions, device, dtype, prompt, token_ids, flags, model, weights_hash."""
+        """Facts for the manifest: versions, device, dtype, prompt, token_ids, flags, model, weights_hash."""
 
 
 @runtime_checkable
@@ -59,18 +58,18 @@ class HoldsParameters(Protocol):
     """A model whose parameters can be read, for ``--weights``."""
 
     def parameters(self) -> Iterable[tuple[str, Array]]:
-        """Their names and values, those of quantized ones as what they stand for."""
+        """The names and values of the parameters; quantized ones dequantized."""
 
 
 class TensorSink(Protocol):
     """Takes the tensors that a watch sees."""
 
     def __call__(self, call: CallKey, port: str, array: Array, origin: Origin) -> None:
-        """Take one; the array may be overwritten as soon as this returns."""
+        """Take a tensor; the array may be overwritten as soon as this returns."""
 
 
 class Watch:
-    """Sees the calls of one run, and replaces their tensors where the run is injected."""
+    """Records the calls of one run, and replaces their tensors if the run is injected."""
 
     def __init__(self, sink: TensorSink, injector: Injector | None = None, injection_pass: Pass | None = None) -> None:
         self._sink, self._injector, self._pass = sink, injector, injection_pass
@@ -79,14 +78,14 @@ class Watch:
         self._running: list[tuple[CallKey, Origin]] = []
 
     def inputs(self, layer: str, ports: Ports, origin: Origin | None = None) -> dict[str, Array]:
-        """See what a layer is about to be called with; gives what to call it with."""
+        """Record a layer's inputs before it is called; returns the inputs to call it with."""
         self._counts[self._step, layer] += 1
         call = CallKey(layer, self._step, self._counts[self._step, layer])
         self._running.append((call, origin or Origin()))
         return self._see(call, ports, self._injector.inputs if self._injector else None)
 
     def outputs(self, layer: str, ports: Ports) -> dict[str, Array]:
-        """See what a layer gave; gives what its caller is to get."""
+        """Record a layer's outputs; returns the outputs to give to its caller."""
         call, _ = self._running[-1]
         if call.layer != layer:
             raise ValueError(f"{layer} gave its outputs while {call.layer} was running")
@@ -95,7 +94,7 @@ class Watch:
         return seen
 
     def next_step(self) -> None:
-        """What follows is another step: the next token, for example."""
+        """Begin another step: the next token, for example."""
         self._step += 1
 
     def _see(self, call: CallKey, ports: Ports, inject: Callable[..., dict[str, Array]] | None) -> dict[str, Array]:
@@ -113,7 +112,7 @@ class Watch:
 def run_eagerly(model: EagerModel, job: Job, tell: Tell, *, operations_of: str | None = None) -> Done:
     """Do what a job asks for with a model: capture it, inject into it, or replay one of its layers.
 
-    ``operations_of`` is the layer whose operations the model shows instead of its layers, where it does.
+    ``operations_of`` is set if the model reports the operations of that layer instead of its layers.
     """
     selection, replayed = Selection.from_settings(job.settings), {}
     injection, layer = job.settings.inject, None
@@ -122,7 +121,8 @@ def run_eagerly(model: EagerModel, job: Job, tell: Tell, *, operations_of: str |
         injection = injection and replace(injection, at=operations_of)
     if job.task == REPLAY:
         layer = find_layer(str(job.more["layer"]), model.layers())
-        injection = replace(replayed_dump(job), at=layer)  # all are written: names are told by those around them
+        # everything is written: alignment needs the names of the layers around it
+        injection = replace(replayed_dump(job), at=layer)
     check_job_size(job, None, tell)
     with open_output(job, model.framework) as output:
         writer, report = _Writer(output, model, selection, tell), None
@@ -191,7 +191,7 @@ class _Writer:
             self._progress.advance(call.layer)
 
     def only(self, layers: frozenset[str]) -> TensorSink:
-        """Writes these layers alone."""
+        """A sink that writes only these layers."""
 
         def write(call: CallKey, port: str, array: Array, origin: Origin) -> None:
             if call.layer in layers:
@@ -206,7 +206,7 @@ class _Listing:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.aliases: dict[EntryKey, EntryKey] = {}
-        """Inputs that are the very array of an earlier entry, unchanged since."""
+        """Inputs that are the same array as an earlier entry, unchanged since."""
         self._first: dict[int, tuple[weakref.ref[Array], int, EntryKey]] = {}
 
     def __call__(self, call: CallKey, port: str, array: Array, origin: Origin) -> None:

@@ -1,4 +1,4 @@
-"""Layers by name, whatever the engine: how an entry is named, which layer a user means, which are written.
+"""Layers by name, for any engine: how an entry is named, which layer a user means, which are written.
 
 Layers have dotted names that begin with ``model``, the whole model. An operation within a layer is named
 ``layer/op_03_matmul``.
@@ -28,12 +28,12 @@ def entry_name(layer: str, call: int, port: str) -> str:
 
 
 def entry_key(call: CallKey, port: str) -> EntryKey:
-    """The key of a tensor of a call."""
+    """The key of one of a call's tensors."""
     return EntryKey(entry_name(call.layer, call.call, port), call.step, call.call)
 
 
 def call_label(call: CallKey) -> str:
-    """A call in words: ``layer``, with its number and step where those are not the first."""
+    """A call as text: the layer, with call and step unless they are the first."""
     name = f"{call.layer}({call.call})" if call.call > 1 else call.layer
     return f"{name} step {call.step}" if call.step else name
 
@@ -50,37 +50,37 @@ def leaves(layers: Iterable[str]) -> set[str]:
     return names - {holder for layer in names for holder in holders(layer)}
 
 
-def find_layer(asked: str, layers: Iterable[str], canonical: Callable[[str], str] | None = None) -> str:
-    """The layer that a user means; raises a sentence where it is none, or one of several.
+def find_layer(name: str, layers: Iterable[str], canonical: Callable[[str], str] | None = None) -> str:
+    """The layer that a user means; raises ``CaptureError`` if there is none, or more than one.
 
-    Tried in this order: the whole name, the name without ``model.``, the name that both sides of a comparison would
-    use, the end of a name. ``canonical`` gives the third; tensordiff's own rules do where it is not given.
+    Tried in this order: the whole name, the name without ``model.``, the canonical name, the end of a name.
+    ``canonical`` maps a name to its canonical one, by default with tensordiff's own rules.
     """
     names = list(dict.fromkeys(layers))
-    if asked in names:
-        return asked
-    candidates = next(filter(None, _candidates(asked, names, canonical or _by_own_rules(names))), [])
+    if name in names:
+        return name
+    candidates = next(filter(None, _candidates(name, names, canonical or _by_own_rules(names))), [])
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
         raise CaptureError(
-            f"{printable(asked)}: there are {len(candidates)} of that name; "
+            f"{printable(name)}: there are {len(candidates)} of that name; "
             f"give one whole: {printable(', '.join(candidates[:4]))}"
         )
-    near = ", ".join(get_close_matches(asked, names, 4, 0.3)) or "none"
-    raise CaptureError(f"{printable(asked)}: there is no such layer; near it: {printable(near)}")
+    near = ", ".join(get_close_matches(name, names, 4, 0.3)) or "none"
+    raise CaptureError(f"{printable(name)}: there is no such layer; near it: {printable(near)}")
 
 
-def _candidates(asked: str, names: list[str], canonical: Callable[[str], str]) -> Iterator[list[str]]:
-    yield [name for name in names if name.removeprefix(f"{ROOT}.") == asked]
-    wanted = canonical(asked)
+def _candidates(text: str, names: list[str], canonical: Callable[[str], str]) -> Iterator[list[str]]:
+    yield [name for name in names if name.removeprefix(f"{ROOT}.") == text]
+    wanted = canonical(text)
     yield [name for name in names if canonical(name) == wanted]
-    end = _PREFIX.sub("", asked)
+    end = _PREFIX.sub("", text)
     yield [name for name in names if name.endswith(f".{end}")]
 
 
 def _by_own_rules(names: Iterable[str]) -> Callable[[str], str]:
-    from tensordiff.align.presets import rules_for  # aligning is much to import for a child that may not need it
+    from tensordiff.align.presets import rules_for  # importing alignment takes long, and few children need it
 
     rules = rules_for(names)
     return lambda name: rules.canonical(name, "reference")
@@ -91,20 +91,20 @@ class Selection:
     """Which tensors of a run are written."""
 
     layers: str | None = None
-    """An expression that the names of layers must match."""
+    """A regular expression that the names of layers must match."""
     leaves: bool = False
     """Only layers that contain no others."""
     inputs: bool = True
-    """What layers take, beside what they give."""
+    """Inputs of layers, besides their outputs."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Selection:
-        """What the settings ask for."""
+        """The selection that the settings ask for."""
         return cls(settings.layers, settings.leaves, not settings.no_inputs)
 
     @classmethod
     def only(cls, layer: str, *, within: str = "", inputs: bool = True) -> Selection:
-        """One layer, and what ``within`` matches behind its name."""
+        """One layer, and layers whose names continue with a match of ``within``."""
         return cls(rf"^{re.escape(layer)}{within}$", inputs=inputs)
 
     def takes_layer(self, layer: str, *, is_leaf: bool) -> bool:
@@ -114,7 +114,7 @@ class Selection:
         return self.is_named(layer)
 
     def is_named(self, layer: str) -> bool:
-        """Whether the name of a layer is one of those asked for."""
+        """Whether the name of a layer matches."""
         return self._regex is None or self._regex.matches(layer)
 
     @cached_property

@@ -1,7 +1,7 @@
 """The files that this process was made of when it ran a source: its Python modules, and what it has mapped.
 
-Mapped are the libraries of a framework, and weights that are read where they lie. A file that was opened, read and
-closed is not known to anyone, so this list is never complete.
+Mapped files are a framework's libraries, and weights that are read in place. Files that were opened, read and closed
+cannot be found, so this list is never complete.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ _MAPS = Path("/proc/self/maps")
 
 
 def loaded_files(output: str) -> tuple[str, ...]:
-    """Those files, links resolved, without what lies in the folder of the dump that was written."""
-    found = {os.path.realpath(path) for path in (*_modules(), *_mapped())}
+    """These files with links resolved, except those in the folder of the written dump."""
+    found = {os.path.realpath(path) for path in (*module_files(), *_mapped())}
     written = os.path.realpath(output) + os.sep
     return tuple(sorted(path for path in found if Path(path).is_file() and not path.startswith(written)))
 
 
-def _modules() -> Iterator[str]:
+def module_files() -> Iterator[str]:
+    """The files that the imported modules were loaded from; some may never have existed."""
     for module in list(sys.modules.values()):
         if isinstance(file := getattr(module, "__dict__", {}).get("__file__"), str):
             yield file
 
 
 def _mapped() -> Iterator[str]:
-    """Known on Linux alone."""
+    """The files that are mapped; known only on Linux."""
     try:
         with _MAPS.open(encoding="utf-8", errors="surrogateescape") as maps:
             for line in maps:

@@ -1,6 +1,6 @@
-"""The dump that a job writes, whatever the engine: opened with what is known before the run, closed with the rest.
+"""The dump that a job writes, for any engine: opened with what is known before the run, closed with the rest.
 
-A run that fails leaves what it reached: the dump is readable up to there, and says what the error was.
+A run that fails keeps what it reached: the dump is readable up to there, and contains the error.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Output:
     writer: DumpWriter
     budget: Budget
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the dump is to say of its run; written when the block ends, well or badly."""
+    """Facts of the run; written when the block ends, with or without an error."""
     order: list[EntryKey] = field(default_factory=list)
-    """The order in which the entries ran, where they were written in several passes."""
+    """The execution order of the entries, if they were written in several passes."""
     entries: int = 0
     nbytes: int = 0
 
@@ -47,19 +47,19 @@ class Output:
         self.nbytes += array.nbytes
 
     def add_parameter(self, key: EntryKey, array: Array, origin: Origin) -> None:
-        """Write what the model holds; it counts toward the budget, and not as a tensor of the run."""
+        """Write a parameter of the model. It counts toward the budget, but not as a tensor of the run."""
         entries, nbytes = self.entries, self.nbytes
         self.add(key, array, origin)
         self.entries, self.nbytes = entries, nbytes
 
     def begin_pass(self) -> None:
-        """What follows is of another pass over the model."""
+        """Begin another pass over the model."""
         self.writer.begin_part()
 
 
 @contextmanager
 def open_output(job: Job, framework: str) -> Iterator[Output]:
-    """The dump of a job. What the block puts into ``facts`` is written at its end, also where it raises."""
+    """Open the dump of a job. The output's ``facts`` are written when the block ends, also after an error."""
     facts = first_facts(job, framework)
     with _writer(job, facts) as writer:
         output = Output(writer, Budget(job.settings.max_bytes))
@@ -81,8 +81,8 @@ def _writer(job: Job, facts: Mapping[str, object]) -> DumpWriter:
     return DumpWriter(job.output, facts, overwrite=job.settings.force, durable=False)
 
 
-def where_it_lies(job: Job, reached: str = "the layers it reached") -> str:
-    """The end of a sentence on a run that failed: where what it reached can be read, if it can."""
+def partial_dump_clause(job: Job, reached: str = "the layers it reached") -> str:
+    """The end of a sentence on a failed run: where its tensors can be read, if they can."""
     return f"; {reached} lie in {printable(job.output)}" if job.writes == "dump" else ""
 
 
@@ -90,15 +90,15 @@ def _add_error(output: Output, error: BaseException) -> None:
     try:
         output.writer.add_facts(**{**output.facts, "error": printable(str(error) or type(error).__name__)})
     except TensordiffError:
-        return  # the disk is full or gone: that is the error, and it is being raised
+        return  # the disk is full or gone: that error is already being raised
 
 
 def first_facts(job: Job, framework: str) -> dict[str, Any]:
-    """What a dump says of itself before anything runs."""
+    """The facts of a dump that are known before the run."""
     return {**job.facts(), "framework": framework, "signature": job.signature}
 
 
-class Count(Protocol):
+class WrittenSize(Protocol):
     """How much was written."""
 
     @property
@@ -110,9 +110,9 @@ class Count(Protocol):
         """Their size."""
 
 
-def done(job: Job, count: Count, facts: Mapping[str, Any], tell: Tell) -> Done:
-    """The last event of a capture; its notes are told first. ``facts`` are those of the dump."""
+def done(job: Job, size: WrittenSize, facts: Mapping[str, Any], tell: Tell) -> Done:
+    """The last event of a capture; the notes in ``facts``, the facts of the dump, are sent before it."""
     for note in facts.get("notes") or ():
         tell(Note(note))
     reported = {key: facts.get(key) for key in _REPORTED} | ({"layer": facts["layer"]} if "layer" in facts else {})
-    return Done(job.output, count.entries, {**reported, "bytes": count.nbytes})
+    return Done(job.output, size.entries, {**reported, "bytes": size.nbytes})

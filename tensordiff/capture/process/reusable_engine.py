@@ -1,8 +1,8 @@
 """An engine in a process that answers several jobs: what it keeps between them, and when it must not be used again.
 
-A capture in a process that made others must write the very bytes that a new process would. What can be restored is
-restored before each job: the working folder, the environment, the import path, the random numbers of Python and numpy.
-What cannot is checked, and where it changed the job is handed back for a new process: files that were written since
+A capture in a process that already made others must write the same bytes as one in a new process. What can be restored
+is restored before each job: the working folder, the environment, the import path, the random numbers of Python and
+numpy. The rest is checked, and if it changed, the job is handed back for a new process: files that were written since
 this process began, and the model itself, which the engine checks. Nothing here imports a framework.
 """
 
@@ -23,17 +23,18 @@ import numpy as np
 from tensordiff.capture.engines import module_of
 from tensordiff.capture.events import Done, NewProcessNeeded, Tell
 from tensordiff.capture.job import Job
+from tensordiff.capture.process.loaded_files import module_files
 from tensordiff.errors import printable
 
 RunJob = Callable[[Job, Tell], Done]
 
 
 class StateChanged(Exception):
-    """Something is not what it was when the process was new; the message says what."""
+    """Something changed since the process was new; the message says what."""
 
 
 class ReusableEngine:
-    """Answers jobs about one source, one after the other."""
+    """Answers jobs for one source, one after the other."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -45,7 +46,7 @@ class ReusableEngine:
         if self._run is None:
             self._run = self._load(job, tell)
             self._surroundings = Surroundings.current()
-            gc.freeze()  # what is loaded is kept until the end, and need not be scanned after every job
+            gc.freeze()  # what is loaded stays until the end, and need not be scanned after every job
             return self._run(job, tell)
         gc.collect()  # a model that the last job left in a reference cycle is too large to wait
         self._surroundings.restore()
@@ -56,13 +57,13 @@ class ReusableEngine:
             return NewProcessNeeded(str(changed))
 
     def _load(self, job: Job, tell: Tell) -> RunJob:
-        """Load the model by ``load_reusable``; an engine without it keeps only its imports between jobs."""
+        """Load the model with ``load_reusable``; an engine without it keeps only its imports between jobs."""
         module = import_module(module_of(self.kind))
         run: RunJob = module.load_reusable(job, tell) if hasattr(module, "load_reusable") else module.run
         return run
 
     def _refuse_changed_files(self, job: Job) -> None:
-        """Refuse where a file changed after it was loaded. The time of a change, ctime, cannot be set back."""
+        """Raise if a file changed after it was loaded. The time of a change, ctime, cannot be set back."""
         for path in _loaded_files(job.source.target):
             try:
                 changed_ns = os.stat(path).st_ctime_ns  # noqa: PTH116 - thousands of them
@@ -73,16 +74,14 @@ class ReusableEngine:
 
 
 def _loaded_files(target: str) -> Iterator[str]:
-    """Every file that a module was loaded from, and those of the source."""
-    for module in list(sys.modules.values()):
-        if isinstance(file := getattr(module, "__dict__", {}).get("__file__"), str):
-            yield file
+    """Every file that a module was loaded from, and the files of the source."""
+    yield from module_files()
     path = Path(target).expanduser()
     yield from map(str, path.iterdir() if path.is_dir() else [path])
 
 
 class Surroundings(NamedTuple):
-    """What a capture may change around it, and a new process would have fresh."""
+    """The state of the process that a capture may change, and that a new process would have fresh."""
 
     folder: str
     environment: dict[str, str]
@@ -92,7 +91,7 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def current(cls) -> Self:
-        """As they are now."""
+        """The current state."""
         return cls(
             folder=str(Path.cwd()),
             environment=dict(os.environ),
@@ -102,7 +101,7 @@ class Surroundings(NamedTuple):
         )
 
     def restore(self) -> None:
-        """Put them back."""
+        """Restore it."""
         os.chdir(self.folder)
         os.environ.clear()
         os.environ.update(self.environment)

@@ -1,10 +1,10 @@
-"""What a child writes where no dump is wanted: a listing of what there is, or a stream of tensors.
+"""What a child writes if no dump is wanted: a listing of tensors, or a stream of them.
 
-A listing is a dump without values, but for the few integers that a run of the other side may need (token ids).
+A listing is a dump without values, except for the few integers that a run of the other side may need (token ids).
 
-A stream is a folder that never fills up. Every tensor is a shard of its own and a line in a journal; whoever reads it
-removes the shard once it is done with it, and says so in a file of two numbers, the ``Window``. The writer waits as
-long as more bytes lie unread than the window allows, so the model is held up where its reader, or the other side of a
+A stream is a folder that never fills up. Every tensor is a shard of its own and a line in a journal. The reader removes
+each shard when it is done with it, and says so in a file of two numbers, the ``Window``. The writer waits while more
+unread bytes are waiting than the window allows, so the model is slowed down if its reader, or the other side of a
 comparison, is slower. One tensor always passes, however large.
 """
 
@@ -21,22 +21,24 @@ from tensordiff.dump.native import manifest
 from tensordiff.dump.native.writer import DumpWriter
 
 JOURNAL = "stream.jsonl"
-"""The journal of a stream: other than that of a dump, since the tensors that it names are soon gone."""
+"""The journal of a stream. It has another name than that of a dump, because the tensors it lists are soon gone."""
 UNWRITTEN = manifest.shard_name(99_999_999)
-"""The shard that a listing names for tensors whose values it does not hold; there is no such file."""
+"""The shard that a listing names for tensors without values; there is no such file."""
 
-_LOOK_S = 0.002  # how long a writer that waits sleeps before it looks again
+_LOOK_S = 0.002  # how long a waiting writer sleeps before it checks again
 _KEPT_IN_LISTING = 1 << 12  # bytes of token ids, at most
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def window_path(folder: str | os.PathLike[str]) -> Path:
-    """Where the window of a stream in a folder is."""
+    """The path of the window of a stream in a folder."""
     return Path(f"{os.fspath(folder)}.window")
 
 
 class Window:
-    """Two numbers that the writer and the reader of a stream share: one process writes each, the other reads it."""
+    """Two numbers that the writer and the reader of a stream share; each is written by one process and read by the
+    other.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -56,7 +58,7 @@ class Window:
 
     @property
     def waits_beyond(self) -> int:
-        """The writer waits for more bytes than so many to be removed; -1 where it does not wait."""
+        """The writer waits until more bytes than this are removed; -1 if it does not wait."""
         return self._get(8) - 1
 
     @waits_beyond.setter
@@ -71,7 +73,7 @@ class Window:
 
 
 class ListingWriter(DumpWriter):
-    """Lists what a dump would hold. No room is needed for it, whatever the size of the tensors."""
+    """Lists what a dump would contain. It takes no space, whatever the size of the tensors."""
 
     journal_name = JOURNAL
 
@@ -83,13 +85,13 @@ class ListingWriter(DumpWriter):
         self._end = 8
 
     def begin(self, key: EntryKey, spec: Spec, origin: Origin) -> None:
-        """List a tensor; the bytes that come next are dropped, unless they may be token ids."""
+        """List a tensor; its bytes are dropped, unless they may be token ids."""
         self._is_written = spec.dtype.kind in "iub" and spec.nbytes <= _KEPT_IN_LISTING
         if self._is_written:
             super().begin(key, spec, origin)
             return
         self.flush()
-        self.log()  # so that entries stand in the order in which they came
+        self.log()  # so that entries stay in order
         spec = self._checked(key, spec)
         begin, self._end = self._end, self._end + spec.nbytes
         self._records.append(manifest.record(key, spec, origin, begin, self._end, UNWRITTEN))
@@ -97,7 +99,7 @@ class ListingWriter(DumpWriter):
         self._seen.add(key)
 
     def extend(self, data: memoryview) -> None:
-        """Take bytes of the tensor begun last."""
+        """Take bytes of the last tensor."""
         if self._is_written:
             super().extend(data)
 
@@ -116,7 +118,7 @@ class StreamWriter(DumpWriter):
         self._sent = 0
 
     def begin(self, key: EntryKey, spec: Spec, origin: Origin) -> None:
-        """Tell of the tensor before this one, and wait until there is room for this one."""
+        """Publish the previous tensor, and wait until there is room for this one."""
         with self._writing():
             self._close_shard()
         self._wait_for_room(spec.nbytes)
@@ -132,7 +134,7 @@ class StreamWriter(DumpWriter):
             self._window.waits_beyond = -1
 
     def _finish(self, whole: bool) -> None:  # noqa: ARG002 - a stream has no manifest that would say so
-        """Tell of the last tensor. There is nothing that a manifest could describe."""
+        """Publish the last tensor. A stream has no manifest."""
         self._close_shard()
         self._window.close()
 

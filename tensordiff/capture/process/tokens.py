@@ -1,10 +1,10 @@
 """The tokens that a model is run on: given ones, the reference's, or those of a prompt by the model's own tokenizer.
 
-For engines that take tokens and nothing else. Later steps are given the tokens that the reference's were, where those
-are known: otherwise one token chosen differently would make all that follows incomparable.
+For engines that take only tokens. Later steps get the tokens of the reference's later steps, if known: otherwise a
+single token chosen differently would make everything after it incomparable.
 
-The two sides must never tokenize differently unnoticed: the ids of the reference's dump are taken where it has them,
-and a prompt that gives others is refused.
+The two sides must never tokenize differently without notice: the ids in the reference's dump are used if it has them,
+and a prompt that encodes to others is refused.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from tensordiff.errors import CaptureError
 
 @dataclass(frozen=True)
 class Tokens:
-    """The prompt's ids, and what comes after them where that is settled already."""
+    """The prompt's ids, and the tokens after it that are fixed already."""
 
     ids: tuple[int, ...]
     prompt: str | None = None
     following: tuple[int, ...] = ()
-    """What the reference went on with, step by step."""
+    """The reference's later tokens, step by step."""
     notes: tuple[str, ...] = field(default=())
 
 
-def tokens(settings: Settings, reference: Dump | None, encode: Callable[[str], tuple[int, ...]]) -> Tokens:
-    """What to run on, as the settings say; ``encode`` makes tokens of a prompt."""
-    theirs = _ids_of(reference)
+def choose_tokens(settings: Settings, reference: Dump | None, encode: Callable[[str], tuple[int, ...]]) -> Tokens:
+    """The tokens to run on, as the settings say; ``encode`` encodes a prompt."""
+    reference_ids = _ids_of(reference)
     following = following_tokens(settings, reference)
     if settings.input_ids is not None:
-        return _checked(Tokens(tuple(settings.input_ids), None, following), theirs, "--input-ids")
-    asked = prompt_text(settings)
-    if asked is None and theirs is not None:
+        return _checked(Tokens(tuple(settings.input_ids), None, following), reference_ids, "--input-ids")
+    given = prompt_text(settings)
+    if given is None and reference_ids is not None:
         prompt = reference.facts.get("prompt") if reference is not None else None
-        return Tokens(theirs, prompt if isinstance(prompt, str) else None, following)
-    text = PROMPT if asked is None else asked
-    notes = () if asked is not None else (f"no prompt was given, so it is: {PROMPT}",)
-    return _checked(Tokens(encode(text), text, following, notes), theirs, "the prompt")
+        return Tokens(reference_ids, prompt if isinstance(prompt, str) else None, following)
+    text = PROMPT if given is None else given
+    notes = () if given is not None else (f"no prompt was given, so it is: {PROMPT}",)
+    return _checked(Tokens(encode(text), text, following, notes), reference_ids, "the prompt")
 
 
-def _checked(found: Tokens, theirs: tuple[int, ...] | None, what: str) -> Tokens:
+def _checked(found: Tokens, reference_ids: tuple[int, ...] | None, what: str) -> Tokens:
     if not found.ids:
         raise CaptureError(f"{what} has no tokens; give a longer one, or --input-ids 1,2,3")
-    if theirs is not None and theirs != found.ids:
+    if reference_ids is not None and reference_ids != found.ids:
         raise CaptureError(
-            f"{what} gives the tokens {list(found.ids)[:12]}, the reference was run on {list(theirs)[:12]}; "
+            f"{what} gives the tokens {list(found.ids)[:12]}, the reference was run on {list(reference_ids)[:12]}; "
             "leave it out and the reference's are taken"
         )
     return found
@@ -63,14 +63,14 @@ def _ids_of(reference: Dump | None) -> tuple[int, ...] | None:
 
 
 def following_tokens(settings: Settings, reference: Dump | None) -> tuple[int, ...]:
-    """What later steps are given: as the settings say, else as the reference's were; as far as that is known."""
+    """The tokens of later steps: from the settings, else from the reference, as far as they are known."""
     if settings.decode_ids is not None:
         return settings.decode_ids[: settings.steps - 1]
     return () if reference is None or settings.steps < 2 else decode_tokens(reference, settings.steps)
 
 
-def refuse_outside(numbers: Iterable[int], size: int, what: str = "token") -> None:
-    """Refuse rows that a table of ``size`` rows does not have. Not every framework looks before it reads one."""
+def refuse_out_of_range(numbers: Iterable[int], size: int, what: str = "token") -> None:
+    """Refuse rows that a table of ``size`` rows does not have. Not every framework checks this."""
     outside = next((number for number in numbers if not 0 <= number < size), None)
     if outside is not None:
         raise CaptureError(f"the {what} {outside} is none of the model's {size}")

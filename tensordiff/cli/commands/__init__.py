@@ -1,1 +1,1 @@
-"""One module a command: its options at the top, then what it does. ``cli.main`` has the list."""
+"""One module for each command: its options at the top, then what it does. ``cli.main`` has the list of commands."""

@@ -1,4 +1,4 @@
-"""``tensordiff align``: how tensors are paired, what is left over and what it may be; writes maps to a rules file."""
+"""``tensordiff align``: shows pairs, orphans and suggestions for them; writes maps to a rules file."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _SHOWN = 12
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
-    """Numbers from 1 up, parted by commas."""
+    """Numbers from 1 up, separated by commas."""
 
     name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """The text as numbers."""
+        """Parse the numbers."""
         if isinstance(value, tuple):
             return value  # the default
         words = [word.strip() for word in str(value).split(",")]
@@ -51,25 +51,25 @@ class Confidence(click.FloatRange):
     """A number from 0 to 1."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The text as a number."""
+        """Parse the number; click's range check lets nan through."""
         number = super().convert(value, param, ctx)
         return self.fail("nan is not a confidence", param, ctx) if math.isnan(number) else number
 
 
 class AlignOptions(NamedTuple):
-    """What to do beyond pairing by rules."""
+    """What to do besides pairing by rules."""
 
     auto: bool = False
     suggest: bool = True
     output: Path | None = None
     as_json: bool = False
     accept: tuple[int, ...] = ()
-    """Suggestions by number, counted from 1."""
+    """Numbers of suggestions, counted from 1."""
     accept_above: float | None = None
 
     @property
     def has_choice(self) -> bool:
-        """Whether suggestions were chosen by number or confidence."""
+        """Whether the user chose suggestions by number or confidence."""
         return bool(self.accept) or self.accept_above is not None
 
 
@@ -105,7 +105,7 @@ def command(reference: Path, candidate: Path, rules: Path | None, session: Path 
 
 
 def show_alignment(request: Request, options: AlignOptions) -> int:
-    """Align and print; the exit status."""
+    """Align and print; returns the exit status."""
     session = open_dumps(run_sources(request))
     suggestions = _suggestions(session, options)
     accepted = _accepted(session, suggestions, options)
@@ -128,7 +128,9 @@ def show_alignment(request: Request, options: AlignOptions) -> int:
 
 
 def _accepted(session: Session, suggestions: list[Suggestion], options: AlignOptions) -> tuple[MapRule, ...]:
-    """The suggestions that were chosen, and those that need no choice, with ``--auto`` or where none was made."""
+    """The maps of the chosen suggestions, and of those that the values prove, with ``--auto`` or if none
+    were chosen.
+    """
     takes_proven = options.auto or (options.output and not options.has_choice)
     proven = session.dumps.maps_of_proven(suggestions) if takes_proven else ()
     chosen = session.dumps.maps_of_chosen(_chosen(suggestions, options), suggestions)

@@ -1,6 +1,6 @@
 """``tensordiff bisect``: binary search for the first bad layer, judged by a person, by verdicts or by reruns.
 
-A person is asked on stderr, so that the result on stdout can be piped.
+The person is asked on stderr, so that the result on stdout can be piped.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
 
 
 def bisect(request: Request, options: BisectOptions) -> int:
-    """Search and print; the exit status. Raises after printing where the result is unknown."""
+    """Search and print; returns the exit status. Raises after printing if the result is unknown."""
     session = open_dumps(run_sources(request, reruns=options.rerun))
     refuse_checkpoints(session.reference, session.candidate)
     if not session.pairs:
@@ -130,7 +130,7 @@ def bisect(request: Request, options: BisectOptions) -> int:
 
 
 def _rerun_oracle(session: Session, options: BisectOptions) -> RerunOracle:
-    """What judges by reruns, once the user has agreed to what is run."""
+    """The oracle that judges by reruns, after the user has agreed to what it runs."""
     oracle = with_consent(
         lambda trust: RerunOracle.over(session, follow_quietly, trust), trust_source=options.trust_source
     )
@@ -139,7 +139,7 @@ def _rerun_oracle(session: Session, options: BisectOptions) -> RerunOracle:
 
 
 def _begin(oracle: VerdictOracle, options: BisectOptions, session: Path | None) -> Bisect:
-    """The search as a log or a session file left it."""
+    """The initial state, or the state that a log or a session file left."""
     state = oracle.start()
     if options.replay is not None:
         state = _replay(state, options.replay)
@@ -202,7 +202,7 @@ def _judge_by_verdict(session: Session, state: Bisect, oracle: VerdictOracle, op
 
 
 def _judge_by_reruns(state: Bisect, oracle: RerunOracle, options: BisectOptions) -> Bisect:
-    """Judge by reruns, printing a line for each. One process makes them all, and loads the candidate once."""
+    """Judge by reruns, printing a line for each. One process makes all reruns and loads the candidate once."""
     with ReusableChild() as child:
         for reached in _logged(search(state, replace(oracle, child=child)), options):
             state = reached
@@ -215,7 +215,7 @@ def _judge_by_reruns(state: Bisect, oracle: RerunOracle, options: BisectOptions)
 
 
 def _show_new(table: Table | None, oracle: VerdictOracle, shown: int) -> int:
-    """Print the rows that were measured since; returns how many there are in all."""
+    """Print the rows that were measured since; returns the number of all rows."""
     if table:
         for row in islice(oracle.rows.values(), shown, None):
             table.row(row)
@@ -223,7 +223,7 @@ def _show_new(table: Table | None, oracle: VerdictOracle, shown: int) -> int:
 
 
 def _ask_person(state: Bisect, oracle: VerdictOracle, options: BisectOptions) -> Bisect:
-    """Ask a person. Where they stop early, their marks are printed, so that they can go on later."""
+    """Ask a person. If they stop early, their marks are printed, so that they can continue later."""
     try:
         for reached in _logged(search(state, Person(oracle)), options):
             state = reached
@@ -257,7 +257,7 @@ def _report(session: Session, outcome: BisectOutcome, options: BisectOptions) ->
 
 @dataclass(frozen=True)
 class Person:
-    """Whoever sits at the terminal."""
+    """The person at the terminal, as an oracle."""
 
     oracle: VerdictOracle
     """Measures the layer that is shown."""
@@ -279,12 +279,12 @@ class Person:
         return None
 
 
-def _word(said: str | None) -> str:
-    """The command for an answer; the end of the input is quit."""
-    if said is None:
+def _word(answer: str | None) -> str:
+    """The command that an answer means; the end of the input means quit."""
+    if answer is None:
         return "quit"
-    said = said.lower()
-    return next((word for word in _WORDS if said in (word, word[0])), "")
+    answer = answer.lower()
+    return next((word for word in _WORDS if answer in (word, word[0])), "")
 
 
 def _show(row: Row, bisect: Bisect) -> None:
@@ -312,7 +312,7 @@ def _numbers(row: Row) -> Iterator[str]:
 
 
 def print_outcome(page: Page, session: Session, outcome: BisectOutcome) -> None:
-    """The first bad layer, or the suspects that are left, and whether the assumption held."""
+    """Print the first bad layer, or the remaining suspects, and whether the assumption held."""
     echo()
     if outcome.first_bad is not None:
         _print_first_bad(page, outcome, outcome.first_bad)

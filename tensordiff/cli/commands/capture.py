@@ -1,4 +1,4 @@
-"""``tensordiff capture``: run a source into a dump, showing its progress on stderr."""
+"""``tensordiff capture``: runs a source into a dump, showing its progress on stderr."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tensordiff.capture.job import Job, required_source
 from tensordiff.capture.runner import Run, dump_at
 from tensordiff.capture.settings import Injection
 from tensordiff.cli.options import PATH, Bytes, capture_settings, input_options, json_option, run_options
-from tensordiff.cli.sending import place_to_write, send
 from tensordiff.cli.sources import follow
 from tensordiff.cli.streams import echo
+from tensordiff.cli.upload import path_to_write, upload
 from tensordiff.errors import CaptureError, WriteError, printable
 from tensordiff.report.comparison_json import dumps
 from tensordiff.util.sizes import format_bytes
@@ -74,20 +74,20 @@ def command(source: str, output: Path, as_json: bool, **options: Any) -> int:
 
 
 def capture(text: str, output: Path, options: dict[str, Any], *, as_json: bool) -> int:
-    """Capture, and print what was written; raises where nothing was."""
+    """Capture, and print what was written; raises if nothing was."""
     source = required_source(text)
     inject, at, rules = options.pop("inject"), options.pop("inject_at"), options.pop("rules")
     if inject is not None:
         options["inject"] = Injection(_absolute(inject), at, None if rules is None else _absolute(rules))
     elif rules is not None or at != "all":
         raise CaptureError("--inject-at and --rules are about --inject DUMP, which was not given")
-    local = place_to_write(output, overwrite=options["force"])
+    local = path_to_write(output, overwrite=options["force"])
     if local is output and dump_at(str(output)) is not None and not options["force"]:
         raise WriteError(
             f"{printable(output)}: holds a dump already; choose a new folder, or overwrite it with --force"
         )
     done = follow(Run(Job(source, capture_settings(**options), str(local.absolute()))))
-    send(local, output)
+    upload(local, output)
     if as_json:
         echo(
             dumps(

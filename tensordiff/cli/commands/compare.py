@@ -1,4 +1,4 @@
-"""``tensordiff compare``: rows as they are measured, then a summary; or one JSON object."""
+"""``tensordiff compare``: prints rows as they are measured, then a summary; or one JSON object."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tensordiff.cli.streaming import (
     make_stream_options,
     open_streamed,
     parse_keep,
-    refuse_without_stream,
+    require_stream,
 )
 from tensordiff.cli.streams import Page, echo, say
 from tensordiff.cli.summary import inconclusive_error, print_summary, print_worst
@@ -53,7 +53,7 @@ class CompareOptions(NamedTuple):
     worst: int = 0
     """How many of the culprit's largest errors to show."""
     junit: Path | None = None
-    """Where JUnit XML goes."""
+    """The file for JUnit XML."""
     choice: StreamChoice = StreamChoice()
 
 
@@ -91,7 +91,7 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     tensordiff compare REF_DUMP max:MODEL --stream --window 8GB --keep all:runs
     """
     choice = take(options, StreamChoice)
-    refuse_without_stream(choice)
+    require_stream(choice)
     chosen = CompareOptions(**{name: options.pop(name) for name in CompareOptions._fields[:-1]}, choice=choice)
     request = make_request(reference, candidate, **options)
     checkpoints = open_checkpoints(request)
@@ -105,10 +105,10 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
 
 
 def compare(request: Request, options: CompareOptions) -> int:
-    """Compare and print; the exit status. Raises after printing where the result is unknown."""
+    """Compare and print; returns the exit status. Raises after printing if the result is unknown."""
     if options.choice.stream:
         opened = _streamed(request, options.choice)
-    else:  # in the place of the app where there is no terminal, so it takes what the app's reruns need
+    else:  # without a terminal this replaces the app, so it accepts the options that the app's reruns need
         opened = nullcontext(open_dumps(run_sources(request, reruns=True)))
     with opened as session:
         findings = list(session.header_findings())
@@ -124,7 +124,7 @@ def compare(request: Request, options: CompareOptions) -> int:
 
 
 def _streamed(request: Request, choice: StreamChoice) -> AbstractContextManager[Session]:
-    """The session of sources while they run."""
+    """The session of sources that are compared while they run."""
     keep, folder = parse_keep(str(request.keep or "diverging"))
     return open_streamed(request, make_stream_options(choice, keep, folder))
 
@@ -181,7 +181,7 @@ def _print_text(session: Session, findings: Sequence[Finding], options: CompareO
 
 
 def _stopped(session: Session, outcome: Outcome) -> str:
-    """That ``--stop`` has ended both runs, as a sentence; nothing where all pairs were measured."""
+    """A sentence if ``--stop`` has ended both runs; empty if all pairs were measured."""
     count, pairs = len(outcome.rows), len(session.pairs)
     return f"stopped at the first culprit: {count:,} of {pairs:,} pairs were compared" if count < pairs else ""
 

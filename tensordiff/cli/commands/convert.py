@@ -1,4 +1,4 @@
-"""``tensordiff convert``: any dump as one of our own, or as a safetensors file."""
+"""``tensordiff convert``: writes any dump in tensordiff's own format, or as a safetensors file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import click
 
 from tensordiff.cli.options import PATH
 from tensordiff.cli.progress import Progress
-from tensordiff.cli.sending import place_to_write, send
 from tensordiff.cli.streams import echo, say
+from tensordiff.cli.upload import path_to_write, upload
 from tensordiff.dump import Problem, open_dump
 from tensordiff.dump.native.convert import convert
 from tensordiff.errors import printable
@@ -33,7 +33,7 @@ def command(dump: Path, output: Path, force: bool) -> int:
     """
     opened = open_dump(dump)
     written = nbytes = 0
-    local = place_to_write(output, overwrite=force)
+    local = path_to_write(output, overwrite=force)
     left = list(opened.unread)
     with Progress("writing", len(opened)) as progress:
         for item in progress.over(convert(opened, local, overwrite=force)):
@@ -41,7 +41,7 @@ def command(dump: Path, output: Path, force: bool) -> int:
                 left.append(f"{item.file}: {item.sentence}")
             else:
                 written, nbytes = written + 1, nbytes + item.spec.nbytes
-    send(local, output)
+    upload(local, output)
     echo(f"{printable(output)}  {written} tensors, {format_bytes(nbytes)}, from {opened.format}")
     for sentence in left[:_SHOWN]:
         say(f"left out: {printable(sentence)}")

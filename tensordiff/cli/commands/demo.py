@@ -1,4 +1,4 @@
-"""``tensordiff demo``: the sample dumps, which have a planted bug to find."""
+"""``tensordiff demo``: opens the sample dumps, which have a planted bug to find."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command() -> int:
 
 
 def _samples() -> Any:
-    """The sample dumps as a request; imported late, for ``--help`` must be quick."""
+    """The request for the sample dumps; imported late, because ``--help`` must be quick."""
     from tensordiff.session.request import Request
     from tensordiff.session.samples import sample
 

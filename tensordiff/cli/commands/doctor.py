@@ -1,4 +1,4 @@
-"""``tensordiff doctor``: what this install can do, what it measures with, and whether it measures right."""
+"""``tensordiff doctor``: shows what this install can do, what it measures with, and whether it measures correctly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tensordiff.util.user_key import key_file
 SCHEMA = "tensordiff.doctor/1"
 _SIGNS: dict[State, str] = {"ok": "✓", "missing": "·", "problem": "✗"}
 _EXTRAS = {"hf": "torch", "py": "torch", "max": "max", "onnx": "onnx"}
-"""The extra of this package that brings what an engine needs."""
+"""For each engine, the extra of this package that installs its requirements."""
 _CHECKED = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int8", "bool")
 
 
@@ -51,7 +51,7 @@ def command(as_json: bool) -> int:
 
 
 def checks() -> Iterator[Check]:
-    """All that is looked at, the quickest first."""
+    """All checks, the quickest first."""
     cores = os.cpu_count() or 1
     yield Check("tensordiff", "ok", f"{__version__}, Python {platform.python_version()}, numpy {np.__version__}")
     yield Check("machine", "ok", f"{platform.system()} {platform.machine()}, {cores} core{'s' * (cores > 1)}")
@@ -59,7 +59,7 @@ def checks() -> Iterator[Check]:
     yield _folder("state folder", key_file().parent)
     yield _folder("temporary folder", Path(tempfile.gettempdir()))
     yield from _engines()
-    yield _measures_right()
+    yield _self_check()
     yield _samples()
     yield from device_checks()
 
@@ -75,11 +75,11 @@ def _measuring() -> Check:
 
 
 def _folder(what: str, folder: Path) -> Check:
-    """Whether files can be made in a folder, which is made where it is not there yet."""
+    """Whether files can be created in a folder; the folder itself is created if needed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder):
-            pass  # whoever can make one can make a file
+            pass  # if a folder can be created, a file can
     except OSError as error:
         lost = "sessions, recent pairs and the key that signs captures are not kept; set XDG_STATE_HOME"
         do = lost if what == "state folder" else "nothing can be captured; set TMPDIR to a folder that can be written"
@@ -88,7 +88,10 @@ def _folder(what: str, folder: Path) -> Check:
 
 
 def _engines() -> Iterator[Check]:
-    """Engines whose packages their interpreter has. Only names are looked up: importing some takes seconds."""
+    """Whether each engine's packages are installed in its interpreter.
+
+    Only names are looked up: importing some takes seconds.
+    """
     pythons, problems = _interpreters()
     needed = {package for engine in ENGINES.values() for package in engine.packages}
     found = {python: _versions(python, sorted(needed)) for python in set(pythons.values())}
@@ -100,10 +103,10 @@ def _engines() -> Iterator[Check]:
         lacking = [package for package in engine.packages if package not in versions]
         where = "" if python == sys.executable else f" ({python})"
         if not lacking:
-            said = ", ".join(f"{package} {versions[package]}".strip() for package in engine.packages)
-            yield Check(f"{kind}:", "ok", said + where)
+            versions_text = ", ".join(f"{package} {versions[package]}".strip() for package in engine.packages)
+            yield Check(f"{kind}:", "ok", versions_text + where)
             continue
-        extra = _EXTRAS.get(kind)  # which also says the versions that are tested
+        extra = _EXTRAS.get(kind)  # it also pins the tested versions
         pip = f"pip install 'tensordiff[{extra}]'" if extra else f"pip install {' '.join(lacking)}"
         do = environment_command(kind) if engine.has_environment else pip
         do += ", or name an interpreter that has it with --python"
@@ -111,7 +114,7 @@ def _engines() -> Iterator[Check]:
 
 
 def _interpreters() -> tuple[dict[str, str], dict[str, Check]]:
-    """The interpreter of each engine, or why the user's own file names none."""
+    """The interpreter of each engine, or the problem in the user's own file."""
     found, problems = {}, {}
     for kind in ENGINES:
         try:
@@ -135,15 +138,15 @@ print(json.dumps({name: version(name) for name in sys.argv[1:] if util.find_spec
 
 
 def _versions(python: str, packages: Sequence[str]) -> dict[str, str]:
-    """The versions of packages that an interpreter finds; an empty text where a package does not say."""
+    """The versions of packages that an interpreter finds; empty if a package does not state one."""
     try:
         return ask_json(python, _ASK, *packages)
     except NoAnswer:
-        return {}  # an interpreter that does not even start has none of them, and that is what is said
+        return {}  # an interpreter that does not start has none of them, which the check then says
 
 
-def _measures_right() -> Check:
-    """The pass of this install against a formula of one line, on numbers of every kind; sums may differ a little."""
+def _self_check() -> Check:
+    """Compare this install's measurements with plain numpy, on every kind of number; sums may differ slightly."""
     random = np.random.default_rng(0)
     worst = 0.0
     for name in _CHECKED:
@@ -151,15 +154,17 @@ def _measures_right() -> Check:
         here, error = dispatch.measure(ref, cand), ref.astype(np.float64) - cand.astype(np.float64)
         largest, mse = float(abs(error).max()), float((error**2).mean())
         if not here.mse >= 0 or here.max_abs != largest:
-            return Check("self-check", "problem", f"{name} is measured wrongly: {here.max_abs} for {largest}", _TELL)
+            return Check(
+                "self-check", "problem", f"{name} is measured wrongly: {here.max_abs} for {largest}", _REPORT_IT
+            )
         worst = max(worst, abs(here.mse - mse) / mse)
     if worst > 1e-5:
-        return Check("self-check", "problem", f"sums are off by {worst:.1e} of what they should be", _TELL)
+        return Check("self-check", "problem", f"sums are off by {worst:.1e} of what they should be", _REPORT_IT)
     which = "numpy's" if kernel.why_missing() else "the compiled"
     return Check("self-check", "ok", f"{which} pass measures {len(_CHECKED)} types as plain arithmetic in float64 does")
 
 
-_TELL = "numbers measured by this install cannot be trusted; please report it"
+_REPORT_IT = "numbers measured by this install cannot be trusted; please report it"
 
 
 def _numbers(random: np.random.Generator, name: str) -> Array:
@@ -178,7 +183,7 @@ def _samples() -> Check:
     except (TensordiffError, OSError) as error:
         return Check("sample dumps", "problem", f"they cannot be compared: {error}", "install tensordiff again")
     if culprit is None:
-        return Check("sample dumps", "problem", "their planted bug is not found", _TELL)
+        return Check("sample dumps", "problem", "their planted bug is not found", _REPORT_IT)
     return Check("sample dumps", "ok", f"their planted bug is found, in {culprit.pair.name}")
 
 

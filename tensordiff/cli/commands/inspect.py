@@ -1,4 +1,4 @@
-"""``tensordiff inspect``: list what is in a dump, one line an entry, or as one JSON object."""
+"""``tensordiff inspect``: lists the entries of a dump, one a line, or as one JSON object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from tensordiff.align.index import ranks_of
 from tensordiff.cli.options import PATH, json_option, keep_option
 from tensordiff.cli.progress import Progress
-from tensordiff.cli.sources import dump_of
+from tensordiff.cli.sources import dump_or_capture
 from tensordiff.cli.streams import Page, echo
 from tensordiff.compare.look.statistics import statistics
 from tensordiff.dump import Dump, Entry, open_dump
@@ -34,7 +34,7 @@ from tensordiff.util.text_width import columns, cut_middle, pad, wrap
 @keep_option
 def command(dump: Path, keep: Path | None, as_json: bool, stats: bool, only: str | None, step: int | None) -> int:
     """List a dump's entries in order, with shape, dtype and size. Reads headers only, unless --stats is given."""
-    return inspect(dump_of(dump, keep), as_json=as_json, stats=stats, only=only, step=step)
+    return inspect(dump_or_capture(dump, keep), as_json=as_json, stats=stats, only=only, step=step)
 
 
 SCHEMA = "tensordiff.inspect/1"
@@ -42,7 +42,7 @@ _STEP, _ABOUT = 4, 37  # columns of the step, and of dtype, shape and size
 
 
 def inspect(path: Path, *, as_json: bool, stats: bool, only: str | None, step: int | None) -> int:
-    """Show a dump; status 2 if any entry cannot be read, or something beside them was not."""
+    """Show a dump; returns status 2 if any entry or other file in it cannot be read."""
     dump = open_dump(path)
     entries = _chosen(dump, only, step)
     with Progress("reading", len(entries)) as progress:
@@ -120,7 +120,7 @@ def _print_text(dump: Dump, entries: list[Entry], records: Iterator[dict[str, An
 
 
 class _Layout(NamedTuple):
-    """How wide names are, and whether steps are shown."""
+    """The width of names, and whether steps are shown."""
 
     name_width: int
     has_steps: bool
@@ -133,7 +133,7 @@ class _Layout(NamedTuple):
         return cls(min(longest, room), any(entry.step for entry in entries), page)
 
     def lines(self, record: dict[str, Any]) -> Iterator[str]:
-        """An entry on one line; on a terminal, its statistics or what is wrong with it on the next."""
+        """An entry on one line; on a terminal, its statistics or its problem go on further lines."""
         name = printable(record["name"])
         name = name if self.page.width is None else cut_middle(name, self.name_width)
         step = f"{record['step']:>3} " if self.has_steps else ""

@@ -1,4 +1,4 @@
-"""``tensordiff lint``: what is wrong with a dump, or with comparing two, before any number is believed."""
+"""``tensordiff lint``: checks a dump, or the comparison of two, before any number is trusted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _STATUS = {"note": 0, "warning": 1, "error": 2}
 
 
 def lint(first: Path, second: Path | None, rules: Path | None, *, as_json: bool) -> int:
-    """Check one dump or a pair; the exit status."""
+    """Check one dump or a pair; returns the exit status."""
     dumps_open = [open_dump(path) for path in (first, second) if path is not None]
     findings = list(_findings(dumps_open, read_rules_file(rules) if rules else RulesFile()))
     if as_json:

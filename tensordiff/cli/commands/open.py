@@ -1,4 +1,7 @@
-"""``tensordiff REF CAND`` on a terminal: the app. The command has no name; without a terminal it is ``compare``."""
+"""``tensordiff REF CAND`` on a terminal: opens the app.
+
+The command has no name; without a terminal it is ``compare``.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.options import comparison_options, keep_option, make_request, source_options, two_sides
 from tensordiff.cli.progress import Line
-from tensordiff.cli.streams import say
+from tensordiff.cli.streams import say, say_if_slow
 from tensordiff.errors import TensordiffError
 from tensordiff.tui.launch import Launch
 from tensordiff.tui.permissions import ALL_PERMISSIONS, SPELLINGS, Permissions
@@ -41,7 +43,7 @@ def command(reference: Path, candidate: Path, served: str | None, temporary: boo
         from tensordiff.session.sources import Sources
 
         request = make_request(reference, candidate, **options)
-        if served is None:  # what a visitor may run is decided in the app
+        if served is None:  # the app decides what a visitor may run
             check_sources(Sources.of(request), reruns=True)
         return request
 
@@ -60,11 +62,14 @@ def run_app(
     permissions: Permissions = ALL_PERMISSIONS,
     says_farewell: bool = True,
 ) -> int:
-    """Run the app until it ends; its exit status. Raises, the terminal restored, where nothing could be opened."""
+    """Run the app until it ends; returns its exit status.
+
+    Raises, with the terminal restored, if nothing could be opened.
+    """
     say_if_slow()
     with Line() as line, heap_frozen():  # nothing imported is garbage; looking for it took a tenth of the start
         if line.is_shown:
-            line.draw("tensordiff: opening …")  # loading takes longer than a person waits without a sign
+            line.draw("tensordiff: opening …")  # loading takes longer than a person waits without any output
         from tensordiff.session.storage.preferences import preferences_here
         from tensordiff.tui.app import TensordiffApp
 

@@ -1,4 +1,4 @@
-"""``tensordiff replay``: run one layer alone on the inputs of a dump, and compare its outputs with the dump's."""
+"""``tensordiff replay``: runs one layer alone on the inputs of a dump, and compares its outputs with the dump's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import click
 
-from tensordiff.capture.job import Job, Source, required_source
+from tensordiff.capture.job import REPLAY, Job, Source, required_source
 from tensordiff.capture.provenance import provenance_of
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
@@ -38,7 +38,7 @@ class ReplayOptions(NamedTuple):
 
     @property
     def said(self) -> Settings:
-        """Whose code may be run, as far as the command line says it."""
+        """Whose code may be run, as given on the command line."""
         return Settings(python=self.python, trust_remote_code=self.trust_remote_code)
 
 
@@ -69,7 +69,7 @@ def command(dump: Path, layer: str, as_json: bool, **options: object) -> int:
 
 
 def replay(path: Path, layer: str, options: ReplayOptions, *, as_json: bool) -> int:
-    """Replay and compare; the exit status."""
+    """Replay and compare; returns the exit status."""
     source, settings = _what_to_run(open_dump(path), options)
     with temporary_folder() as folder:
         more = {
@@ -77,7 +77,7 @@ def replay(path: Path, layer: str, options: ReplayOptions, *, as_json: bool) -> 
             "bundle": None if options.output is None else str(options.output.absolute()),
         }  # fmt: skip
         settings = replace(settings, inject=None, ops=None, gradients=False)
-        job = Job(source, settings, str(folder / "replayed"), "replay", more)
+        job = Job(source, settings, str(folder / "replayed"), REPLAY, more)
         done = follow(Run(job))
         only = rf"^{re.escape(str(done.facts['layer']))}(\(\d+\))?-output"
         request = Request(path, Path(done.path), only=only, step=options.step, learn=False)
@@ -100,7 +100,9 @@ def _trusted(dump: Dump, options: ReplayOptions, trust: Trust) -> RerunOffer:
 
 
 def _settings_for(source: Source, dump: Dump, options: ReplayOptions) -> Settings:
-    """How the dump was run, for a source that the user has named: settings of one kind are not for another."""
+    """How the dump was run, for a source that the user named; settings of one kind of source do not fit
+    another kind.
+    """
     made = provenance_of(dump)
     if made is None or made.source.kind != source.kind:
         return Settings()

@@ -1,4 +1,4 @@
-"""``tensordiff report``: a comparison written as files for others; or what changed between two comparisons."""
+"""``tensordiff report``: writes a comparison as files for others; or what changed between two comparisons."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
 
 
 def report(request: Request, options: ReportOptions) -> int:
-    """Compare and write; the exit status. Raises after writing where the result is unknown."""
+    """Compare and write; returns the exit status. Raises after writing if the result is unknown."""
     for path in options.outputs:
-        render_for(path)  # an unknown suffix is refused before the work, not after it
+        render_for(path)  # refuse an unknown suffix before the work, not after it
     if options.select is not None:
         check_regex("--select", options.select)
     session = open_dumps(run_sources(request))
@@ -119,7 +119,7 @@ _CHANGE_FORMATS: dict[str, Callable[[Change], str]] = {
 
 
 def report_change(before: Path, after: Path, options: ReportOptions, *, allow_partial: bool) -> int:
-    """What changed between two comparisons; the exit status."""
+    """Report what changed between two comparisons; returns the exit status."""
     formats = [(path, _change_format(path)) for path in options.outputs]
     found = change(read_comparison(before), read_comparison(after))
     for path, render in formats:

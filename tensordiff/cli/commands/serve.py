@@ -1,4 +1,4 @@
-"""``tensordiff serve``: the app in a browser, on loopback unless told otherwise; one process a visitor."""
+"""``tensordiff serve``: the app in a browser, on loopback by default, with one process for each visitor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>\d{1,5}))?", r
 
 
 class ServeOptions(NamedTuple):
-    """Where the server is, and what its visitors may do."""
+    """Where the server listens, and what its visitors may do."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -32,7 +32,7 @@ class ServeOptions(NamedTuple):
 
     @property
     def permissions(self) -> Permissions:
-        """What visitors may do; who may run code may write as well."""
+        """What visitors may do; a visitor who may run code may write as well."""
         return Permissions(reruns=self.allow_reruns, writes=self.allow_writes or self.allow_reruns)
 
 
@@ -66,7 +66,7 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     return serve(reference, candidate, take(options, ServeOptions), options)
 
 
-def serve(reference: Path, candidate: Path, how: ServeOptions, options: Mapping[str, Any]) -> int:
+def serve(reference: Path, candidate: Path, server: ServeOptions, options: Mapping[str, Any]) -> int:
     """Serve until interrupted."""
     from tensordiff.cli.serving.guard import TOKEN, Guard, host_headers, is_every_address, is_loopback
     from tensordiff.cli.serving.server import AppServer
@@ -74,46 +74,48 @@ def serve(reference: Path, candidate: Path, how: ServeOptions, options: Mapping[
     for path in (reference, candidate):
         if not path.exists():
             raise TensordiffError(f"{printable(path)}: is not there; give a dump (file or folder) to serve")
-    _check_names(how, needs_one=is_every_address(how.host))
-    sockets = _listen(how.host, how.port)
+    _check_names(server, needs_one=is_every_address(server.host))
+    sockets = _listen(server.host, server.port)
     port = int(sockets[0].getsockname()[1])
-    guard = Guard(host_headers(how.host, port, how.allow_host), f"tensordiff-{port}")
-    if not is_loopback(how.host):
+    guard = Guard(host_headers(server.host, port, server.allow_host), f"tensordiff-{port}")
+    if not is_loopback(server.host):
         say(
-            f"anyone who has this address can read these dumps, and the connection to {printable(how.host)} is "
+            f"anyone who has this address can read these dumps, and the connection to {printable(server.host)} is "
             "not encrypted"
         )
-    if options.get("session") is not None and not how.permissions.writes:
+    if options.get("session") is not None and not server.permissions.writes:
         say(f"{printable(options['session'])}: is read, and not written under serve unless --allow-writes")
-    echo(f"http://{_name(how, port)}/?{TOKEN}={guard.token}")
-    AppServer(command_line(reference, candidate, how.permissions, options), guard, how.max_visitors).serve(sockets)
+    echo(f"http://{_name(server, port)}/?{TOKEN}={guard.token}")
+    AppServer(command_line(reference, candidate, server.permissions, options), guard, server.max_visitors).serve(
+        sockets
+    )
     return 0
 
 
 def command_line(
     reference: Path, candidate: Path, permissions: Permissions, options: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """What each visitor's process runs: this interpreter, with nothing imported from the current folder."""
-    said = (word for key, value in options.items() for word in _option(key, value))
+    """The command of each visitor's process: this interpreter, importing nothing from the current folder."""
+    params = {param.name: param for param in command.params}
+    words = (word for name, value in options.items() for word in _option_words(params[name], value))
     sides = str(reference.absolute()), str(candidate.absolute())
-    return (sys.executable, "-P", "-m", "tensordiff", *sides, f"--served={permissions.spelled}", *said)
+    return (sys.executable, "-P", "-m", "tensordiff", *sides, f"--served={permissions.spelled}", *words)
 
 
-def _option(key: str, value: Any) -> list[str]:
-    """An option as it was given; a flag stands alone."""
-    name = f"--{key.replace('_', '-')}"
+def _option_words(param: click.Parameter, value: Any) -> list[str]:
+    """An option as words of a command line; a flag that is off has a word only where click knows one for it."""
     if isinstance(value, bool):
-        return [name] if value else ["--no-learn"] if key == "learn" else []
-    return [] if value is None else [f"{name}={value}"]
+        return (param.opts if value else param.secondary_opts)[:1]
+    return [] if value is None else [f"{param.opts[0]}={value}"]
 
 
-def _check_names(how: ServeOptions, *, needs_one: bool) -> None:
-    for name in how.allow_host:
+def _check_names(server: ServeOptions, *, needs_one: bool) -> None:
+    for name in server.allow_host:
         if not _is_name(name):
             raise TensordiffError(f"--allow-host {printable(name)}: is neither a name nor NAME:PORT, such as gpu7:8000")
-    if needs_one and not how.allow_host:
+    if needs_one and not server.allow_host:
         raise TensordiffError(
-            f"--host {how.host}: is every address of this machine, not a name that a browser can open; say "
+            f"--host {server.host}: is every address of this machine, not a name that a browser can open; say "
             f"which name visitors use, such as --allow-host {printable(socket.gethostname())}"
         )
 
@@ -123,18 +125,18 @@ def _is_name(text: str) -> bool:
     return found is not None and (found["port"] is None or 0 < int(found["port"]) < 1 << 16)
 
 
-def _name(how: ServeOptions, port: int) -> str:
+def _name(server: ServeOptions, port: int) -> str:
     """Name and port of the address that is printed."""
     from tensordiff.cli.serving.guard import in_url, is_every_address
 
-    if not is_every_address(how.host):
-        return f"{in_url(how.host)}:{port}"
-    name = how.allow_host[0]
+    if not is_every_address(server.host):
+        return f"{in_url(server.host)}:{port}"
+    name = server.allow_host[0]
     return name if urlsplit(f"//{name}").port is not None else f"{in_url(name)}:{port}"
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen at a host's addresses, on one port; from now on nobody else can."""
+    """Sockets that listen on a host's addresses, all on one port; from now on no other program can use it."""
     try:
         found = dict.fromkeys(info[::4] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
@@ -142,7 +144,7 @@ def _listen(host: str, port: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     try:
         for family, address in found:
-            sockets.append(_bound(family, (address[0], port, *address[2:])))
+            sockets.append(_listening_socket(family, (address[0], port, *address[2:])))
             port = int(sockets[0].getsockname()[1])
     except OSError as error:
         for one in sockets:
@@ -153,7 +155,7 @@ def _listen(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def _bound(family: int, address: Any) -> socket.socket:
+def _listening_socket(family: int, address: Any) -> socket.socket:
     one = socket.socket(family, socket.SOCK_STREAM)
     try:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""``tensordiff tolerances``: learn tolerances from runs that agree, for ``compare --tolerances`` to enforce."""
+"""``tensordiff tolerances``: learns tolerances from runs that agree, for ``compare --tolerances`` to enforce."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ import click
 from tensordiff.align.rules.file import RulesFile, read_rules_file, write_rules_file
 from tensordiff.align.rules.tables import ToleranceRule
 from tensordiff.cli.commands.compare import measure
-from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.options import PATH, json_option
 from tensordiff.cli.progress import Progress
-from tensordiff.cli.streams import Page, echo
+from tensordiff.cli.streams import Page, echo, say_if_slow
 from tensordiff.cli.summary import inconclusive_error
 from tensordiff.compare.row import Row
 from tensordiff.compare.tolerances import Need, match_for, need_of, pareto_front, tolerance_for
@@ -38,7 +37,7 @@ class Size(click.FloatRange):
     """A number within bounds, and not NaN, which click's own range check lets through."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The typed text as a number."""
+        """Parse the number."""
         size = super().convert(value, param, ctx)
         return self.fail("nan is not a size", param, ctx) if math.isnan(size) else size
 
@@ -83,7 +82,7 @@ def command(
 
 
 def learn_tolerances(dump_pairs: Sequence[tuple[Path, Path]], rules: Path | None, options: TolerancesOptions) -> int:
-    """Learn, print and write; the exit status. Raises where there is nothing to learn from."""
+    """Learn, print and write; returns the exit status. Raises if there is nothing to learn from."""
     say_if_slow()
     needs: Needs = {}
     for reference, candidate in dump_pairs:
@@ -114,7 +113,7 @@ def _paths(reference: Path, candidate: Path) -> str:
 
 
 def _refuse_bad(session: Session) -> None:
-    """Refuse dumps that lint finds an error in."""
+    """Refuse dumps in which lint finds an error."""
     for finding in _errors(session):
         where = f"{printable(finding.where)}: " if finding.where else ""
         paths = _paths(session.reference.path, session.candidate.path)
@@ -157,7 +156,7 @@ def _header(dump_pairs: Sequence[tuple[Path, Path]], options: TolerancesOptions)
 
 
 def _write(path: Path, found: tuple[ToleranceRule, ...], header: str) -> int:
-    """Put tables into a file, over those of the same match; how many others it has."""
+    """Write tables to a file, replacing those with the same match; returns the number of other tables in it."""
     old = read_rules_file(path) if path.exists() else RulesFile()
     new = {tolerance.match: tolerance for tolerance in found}
     others = [tolerance for tolerance in old.tolerances if tolerance.match not in new]

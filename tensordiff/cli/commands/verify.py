@@ -1,7 +1,7 @@
-"""``tensordiff verify``: capture both sides, compare them without and with injection, and write reports of it all.
+"""``tensordiff verify``: captures both sides, compares them without and with injection, and writes reports.
 
-A side that is a dump is not run. Where the candidate is one, the scenario with injection needs a dump that was made so;
-where there is none it is left out, and the summary says so.
+A side that is a dump is not run. If the candidate is a dump, the scenario with injection needs another dump of it that
+was captured with injection; without one the scenario is left out, and the summary says so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tensordiff.cli.options import (
     take,
 )
 from tensordiff.cli.sources import follow, open_dumps, sources_of
-from tensordiff.cli.streaming import KEEPS, StreamChoice, make_stream_options, open_streamed, refuse_without_stream
+from tensordiff.cli.streaming import KEEPS, StreamChoice, make_stream_options, open_streamed, require_stream
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import inconclusive_error
 from tensordiff.dump import Dump
@@ -65,7 +65,7 @@ from tensordiff.util.shell_line import shell_line
 
 SCHEMA = "tensordiff.verify/1"
 KEPT = "kept"
-"""The folder for what stays of a stream."""
+"""The folder for what is kept of a stream."""
 
 
 class VerifyOptions(NamedTuple):
@@ -76,7 +76,7 @@ class VerifyOptions(NamedTuple):
     junit: Path | None = None
     as_json: bool = False
     streamed: StreamOptions | None = None
-    """How it is streamed; None where both sides are captured first."""
+    """How to stream; None if both sides are captured first."""
 
 
 @click.command("verify", epilog=f"A source is {spellings()}.")
@@ -123,10 +123,10 @@ def command(reference: Path | None, candidate: Path | None, **options: Any) -> i
     tensordiff verify hf:MODEL max:MODEL -o report
     tensordiff verify hf:MODEL max:MODEL -o report --stream --window 8GB
     """
-    from tensordiff.cli.commands.verify_suite import verify_suite  # which verifies each model by this module
+    from tensordiff.cli.commands.verify_suite import verify_suite  # verify_suite imports this module
 
     choice, keep, suite = take(options, StreamChoice), options.pop("keep"), options.pop("suite")
-    refuse_without_stream(choice)
+    require_stream(choice)
     written = {name: options.pop(name) for name in VerifyOptions._fields[:-1]}
     if choice.stream and (suite is not None or written["save_layers"]):
         name = "--save-layers" if suite is None else "--suite"
@@ -156,38 +156,38 @@ class _Captures(NamedTuple):
     folders: tuple[Path, ...]
     """The dumps that were captured for this."""
     files: tuple[str, ...]
-    """The files that the children were made of."""
+    """The files that the child processes were made of."""
 
 
-class Verified(NamedTuple):
-    """What came of it, and of what."""
+class VerifyResult(NamedTuple):
+    """The verification, its session, and the files it depends on."""
 
     found: Verification
     session: Session
     files: tuple[str, ...]
-    """The files that the children were made of, where any ran."""
+    """The files that the child processes were made of, if any ran."""
 
 
 def verify(request: Request, options: VerifyOptions) -> int:
-    """Verify and print the result; the exit status. Raises after writing where the result is unknown."""
-    found, session, _ = verify_both(request, options)
+    """Verify and print the result; returns the exit status. Raises after writing if the result is unknown."""
+    verification, session, _ = verify_both(request, options)
     if options.as_json:
-        echo(dumps(_as_json(found, options)))
+        echo(dumps(_as_json(verification, options)))
     else:
-        echo(found.whole.sentence)
-        if about_weights := _weights_of_culprit(found.whole):
+        echo(verification.whole.sentence)
+        if about_weights := _weights_of_culprit(verification.whole):
             echo(about_weights)
-        if found.left_out:
-            say(f"the scenario with injection was left out: {printable(found.left_out_sentence)}")
+        if verification.left_out:
+            say(f"the scenario with injection was left out: {printable(verification.left_out_sentence)}")
         say(f"written: {printable(options.output / 'summary.md')}")
-    outcome = found.whole.outcome
+    outcome = verification.whole.outcome
     if outcome.verdict == "unknown":
         raise inconclusive_error(session, outcome)
     return outcome.exit_status
 
 
 def _weights_of_culprit(model: ReportModel) -> str:
-    """Whether the culprit's weights are the same, where both captures wrote theirs; else nothing."""
+    """A sentence on whether the culprit's weights are the same, if both captures wrote them; else empty."""
     if model.outcome.culprit is None or not model.details:
         return ""
     detail = model.details[0]
@@ -195,7 +195,7 @@ def _weights_of_culprit(model: ReportModel) -> str:
     return f"{told[:1].upper()}{told[1:]}." if told else ""
 
 
-def verify_both(request: Request, options: VerifyOptions, title: str | None = None) -> Verified:
+def verify_both(request: Request, options: VerifyOptions, title: str | None = None) -> VerifyResult:
     """Capture, compare and write everything."""
     title = title or f"{_side_name(request.candidate)} against {_side_name(request.reference)}"
     if options.streamed is not None:
@@ -208,20 +208,22 @@ def verify_both(request: Request, options: VerifyOptions, title: str | None = No
             session = session.with_injected(captures.injected)
             whole = build_report(session, measure(session), title=without.title)
         has_layers = options.save_layers or not captures.folders
-        found = Verification(whole, without, injected, captures.left_out, has_layers=has_layers)
-        write_file(options.output / "summary.md", verify_summary(found), make_folders=True)
+        verification = Verification(whole, without, injected, captures.left_out, has_layers=has_layers)
+        write_file(options.output / "summary.md", verify_summary(verification), make_folders=True)
         write_junit(options.junit, whole.outcome, whole.title)
         if options.save_layers:
             _save_layers(session, options.output)
-    return Verified(found, session, captures.files)
+    return VerifyResult(verification, session, captures.files)
 
 
-def _verify_streamed(request: Request, options: VerifyOptions, streamed: StreamOptions, title: str) -> Verified:
-    """Compare while the sources run, and write everything but the scenario with injection, unless a run is given."""
+def _verify_streamed(request: Request, options: VerifyOptions, streamed: StreamOptions, title: str) -> VerifyResult:
+    """Compare while the sources run, and write everything except the scenario with injection, unless an injected run is
+    given.
+    """
     kept = options.output / KEPT
     for side in ("reference", "candidate"):
         if dump_at(str(kept / side)):
-            shutil.rmtree(kept / side)  # what an earlier verification kept
+            shutil.rmtree(kept / side)  # kept by an earlier verification
     with open_streamed(request, streamed) as session:
         model = _scenario(session, options.output / WITHOUT, title)
         if model.outcome.culprit is not None:
@@ -231,14 +233,14 @@ def _verify_streamed(request: Request, options: VerifyOptions, streamed: StreamO
         reference = kept / "reference" if "reference" in names else session.reference.path
         candidate = kept / "candidate" if "candidate" in names else session.candidate.path
         sides = str(reference), str(candidate)
-        found = Verification(model, model, None, why, inject_with=lines, keep=streamed.keep, sides=sides)
-        write_file(options.output / "summary.md", verify_summary(found), make_folders=True)
+        verification = Verification(model, model, None, why, inject_with=lines, keep=streamed.keep, sides=sides)
+        write_file(options.output / "summary.md", verify_summary(verification), make_folders=True)
         write_junit(options.junit, model.outcome, model.title)
-    return Verified(found, session, ())
+    return VerifyResult(verification, session, ())
 
 
 def _not_injected(session: StreamedSession, model: ReportModel, kept: Path) -> tuple[str, tuple[str, ...]]:
-    """Why nothing was injected under ``--stream``, and what to type for it."""
+    """Why nothing was injected under ``--stream``, and the commands that would do it."""
     request, culprit = session.request, model.outcome.culprit
     if request.injected is not None:
         return "", ()
@@ -262,8 +264,8 @@ def _not_injected(session: StreamedSession, model: ReportModel, kept: Path) -> t
 
 
 def _side_name(side: Path) -> str:
-    """For a title: a source as it was given, a dump by the last part of its path."""
-    return str(side) if source_in(side) else Path(os.path.abspath(side)).name  # noqa: PTH100 - of "..", too
+    """A side's name for the title: a source as it was given, a dump by the last part of its path."""
+    return str(side) if source_in(side) else Path(os.path.abspath(side)).name  # noqa: PTH100 - also of ".."
 
 
 def _scenario(session: Session, folder: Path, title: str) -> ReportModel:
@@ -272,16 +274,16 @@ def _scenario(session: Session, folder: Path, title: str) -> ReportModel:
     return model
 
 
-def _as_json(found: Verification, options: VerifyOptions) -> dict[str, object]:
-    models = {WITHOUT: found.without, **({WITH: found.injected} if found.injected else {})}
+def _as_json(verification: Verification, options: VerifyOptions) -> dict[str, object]:
+    models = {WITHOUT: verification.without, **({WITH: verification.injected} if verification.injected else {})}
     return {
         "schema": SCHEMA,
         "output": str(options.output),
-        "verdict": found.whole.verdict,
-        "sentence": found.whole.sentence,
-        "culprit": culprit_json(found.whole.outcome.culprit),
-        "victims": [row.pair.name for row in found.whole.victims],
-        "left_out": found.left_out_sentence or None,
+        "verdict": verification.whole.verdict,
+        "sentence": verification.whole.sentence,
+        "culprit": culprit_json(verification.whole.outcome.culprit),
+        "victims": [row.pair.name for row in verification.whole.victims],
+        "left_out": verification.left_out_sentence or None,
         "scenarios": {
             name: {"verdict": model.verdict, "pairs": len(model.rows), "counts": model.counts, **model.statistics}
             for name, model in models.items()
@@ -294,7 +296,7 @@ def _as_json(found: Verification, options: VerifyOptions) -> dict[str, object]:
 
 @contextmanager
 def _captures(request: Request, options: VerifyOptions) -> Iterator[_Captures]:
-    """Capture what is not captured yet. Such dumps are removed afterwards, unless they are to be kept."""
+    """Capture the sides that are sources. These dumps are removed afterwards, unless they are to be kept."""
     folders: list[Path] = []
     try:
         yield _capture_all(request, options.output, folders)
@@ -305,7 +307,7 @@ def _captures(request: Request, options: VerifyOptions) -> Iterator[_Captures]:
 
 
 def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captures:
-    """Run the sources, and the candidate's a second time with injection; ``folders`` gets what was written."""
+    """Run the sources, and the candidate a second time with injection; adds the written folders to ``folders``."""
     sources, job = sources_of(request), None
     sources = replace(sources, request=replace(request, injected=None))
     files: list[str] = []
@@ -324,7 +326,7 @@ def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captur
         why_not = _no_injected(request.candidate) if beside is None else _why_not_injected(session, beside)
         return _Captures(session, None if why_not else beside, why_not, tuple(folders), tuple(files))
     folder = output / WITH / CANDIDATE_LAYERS
-    # Injection is about the forward: a gradient has nothing to be injected into.
+    # Injection is about the forward: gradients have nothing to be injected into.
     settings = replace(job.settings, inject=injection(session, "all"), gradients=False)
     job = replace(job, settings=settings, output=str(folder.absolute()))
     folders.append(folder)
@@ -336,14 +338,14 @@ def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captur
 
 
 def _say_weights(session: Session) -> None:
-    """Say whether weights differ, before anything is injected: where they do, that ends most searches."""
+    """Report whether weights differ before anything is injected: a difference in weights ends most searches."""
     for finding in weights_findings(session.weights) if session.weights is not None else ():
         where = f"{printable(finding.where)}: " if finding.where else ""
         say(f"{where}{printable(finding.what)}")
 
 
 def _why_not_injected(session: Session, beside: Path) -> str:
-    """Why a dump that nobody gave, and that only lies beside the candidate, is not taken; nothing where it is."""
+    """Why a dump that merely lies beside the candidate is not used; empty if it is used."""
     try:
         session.with_injected(beside)
     except TensordiffError as error:
@@ -361,7 +363,7 @@ def _no_injected(candidate: Path) -> str:
 
 def _capture(job: Job, folder: Path, label: str) -> Done:
     if dump_at(str(folder)):
-        shutil.rmtree(folder)  # what an earlier verification kept
+        shutil.rmtree(folder)  # kept by an earlier verification
     return follow(Run(replace(job, lists_files=True)), label)
 
 
@@ -384,7 +386,7 @@ def _save_dump(dump: Dump, folder: Path) -> None:
 
 
 def _link(folder: Path, other: Path) -> None:
-    """Copy a dump, by hard links where the file system can do that."""
+    """Copy a dump, with hard links if the file system supports them."""
     shutil.rmtree(other, ignore_errors=True)
     try:
         shutil.copytree(folder, other, copy_function=_link_file)

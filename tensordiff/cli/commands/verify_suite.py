@@ -1,6 +1,6 @@
 """``tensordiff verify --suite``: many models, each with its own settings and tolerances, and one table in the end.
 
-    [settings]                    # for all models; a model's own come over it
+    [settings]                    # for all models; a model's own override them
     dtype = "float32"
 
     [[model]]
@@ -11,9 +11,9 @@
     settings = {prompt = "Hello"}
     candidate_settings = {dtype = "bfloat16"}
 
-Paths are relative to the suite's folder. A suite that was interrupted resumes: a finished model has a ``done.json``,
-written last, and is verified again unless that is believed; ``session.suite_record`` says when. A model that cannot be
-verified does not stop the others.
+Paths are relative to the suite's folder. An interrupted suite resumes: a finished model has a ``done.json``, written
+last, and is verified again only if that is no longer trusted; ``session.storage.suite_record`` decides. A model that
+cannot be verified does not stop the others.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ class Model(NamedTuple):
 
 
 def verify_suite(path: Path, defaults: Request, options: VerifyOptions, *, fresh: bool, resume: bool) -> int:
-    """Verify every model; the exit status: 1 where one diverges, else 2 where one could not be told, else 0.
+    """Verify every model; returns status 1 if one diverges, else 2 if one is inconclusive, else 0.
 
-    ``fresh`` takes no result of an earlier run; ``resume`` takes those, too, that depend on what nobody sees.
+    ``fresh`` ignores results of an earlier run; ``resume`` also accepts results that depend on something that cannot be
+    checked.
     """
     models = read_suite(path, defaults)
     results = [_result(model, _own_options(model, options), fresh=fresh, resume=resume) for model in models]
@@ -84,13 +85,13 @@ def verify_suite(path: Path, defaults: Request, options: VerifyOptions, *, fresh
 
 
 def _own_options(model: Model, options: VerifyOptions) -> VerifyOptions:
-    """The options for one model: a folder and a file of its own."""
+    """The options for one model: a folder and a JUnit file of its own."""
     junit = options.junit and options.junit.with_name(f"{options.junit.stem}-{model.name}{options.junit.suffix}")
     return options._replace(output=options.output / model.name, junit=junit)
 
 
 def _result(model: Model, options: VerifyOptions, *, fresh: bool, resume: bool) -> Result:
-    """The result of an earlier run where that holds still, else of a new one."""
+    """The result of an earlier run if it still holds, else that of a new one."""
     record = "" if fresh else read_record(options.output / RECORD, model.name)
     if isinstance(record, Record):
         why = why_again(record, _depends(model, options), believes=resume)
@@ -149,7 +150,7 @@ def _written(options: VerifyOptions) -> list[Path]:
 
 
 def _remove_record(folder: Path) -> None:
-    """Before anything is written: a folder with a record is one that was finished."""
+    """Remove the record before anything is written: a folder with a record counts as finished."""
     try:
         (folder / RECORD).unlink(missing_ok=True)
     except OSError as error:
@@ -162,7 +163,7 @@ def _remove_record(folder: Path) -> None:
 
 
 def read_suite(path: Path, defaults: Request) -> list[Model]:
-    """The models of a suite; raises ``BadFile`` where it has unknown keys or wrong values."""
+    """Read the models of a suite; raises ``BadFile`` for unknown keys or wrong values."""
     try:
         found = tomllib.loads(read_small(path).decode("utf-8"))
     except OSError as error:
@@ -192,7 +193,7 @@ def _model(path: Path, table: Mapping[str, Any], defaults: Request, settings: Se
     except AlignError as error:
         raise BadFile(path, f"model {name}: {error}") from error
     is_run = any(source_in(side) for side in (request.reference, request.candidate))
-    shared = settings if is_run else Settings()  # those of all models are about models that are run
+    shared = settings if is_run else Settings()  # the settings of all models concern models that are run
     own = _settings(path, shared, table.get("settings", {}))
     ours, theirs = (_settings(path, own, table.get(f"{side}_settings", {})) for side in ("reference", "candidate"))
     return Model(name, replace(request, settings=ours, candidate_settings=theirs))
@@ -215,7 +216,7 @@ def _request(path: Path, table: Mapping[str, Any], defaults: Request) -> Request
 
 
 def _path(suite: Path, text: Any) -> Path:
-    """A path, relative to the suite's folder; so is a source's target, where there is such a file."""
+    """A path relative to the suite's folder; a source's target likewise, if such a file exists."""
     if not isinstance(text, str):
         raise TypeError(f"{text!r:.80}")
     source = parse_source(text)

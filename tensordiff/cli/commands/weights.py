@@ -1,4 +1,4 @@
-"""``tensordiff weights``: two checkpoints as parameters; also what ``compare`` does with two checkpoints."""
+"""``tensordiff weights``: compares two checkpoints as parameters, as ``compare`` does when given two checkpoints."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import click
 
-from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.options import _AMOUNT, PATH, json_option
 from tensordiff.cli.progress import Progress
-from tensordiff.cli.streams import Page, echo
+from tensordiff.cli.streams import Page, echo, say_if_slow
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump import open_dump
@@ -93,7 +92,7 @@ def command(
 
 
 def print_weights(comparison: WeightsComparison, options: WeightsOptions) -> int:
-    """Compare and print; the exit status. Raises after printing where the result is unknown."""
+    """Compare and print; returns the exit status. Raises after printing if the result is unknown."""
     say_if_slow()
     if options.as_json:
         with Progress("reading", len(comparison)) as progress:
@@ -146,7 +145,7 @@ def _width(page: Page) -> int:
 
 
 def _print_group(page: Page, group: FindingGroup) -> None:
-    """Print what is the same in several parameters, with the numbers of the one that is farthest off."""
+    """Print one line for several parameters with the same finding, with the numbers of the worst of them."""
     worst = max(group.rows, key=lambda row: row.diff.rel_l2 if row.diff is not None else 0.0)
     name = group.name if len(group.rows) == 1 else f"{group.name} ({len(group.rows)})"
     _print_row(page, name, replace(worst, why=group.sentence, hint=None))

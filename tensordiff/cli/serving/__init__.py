@@ -1,4 +1,5 @@
-"""The app in a browser: who may come in (``guard``), the page and its routes (``server``), its processes (``visitor``).
+"""The app in a browser: access control (``guard``), the page and its routes (``server``), its processes (``visitor``).
 
-The browser's side, the terminal in a page, is textual-serve's; so is the way the app and a browser talk.
+The browser's side, a terminal in a page, comes from textual-serve; so does the protocol between the app and the
+browser.
 """

@@ -1,10 +1,10 @@
-"""Who may talk to the server. Every request passes here first, whatever its route.
+"""Access control: every request passes here first, whatever its route.
 
-Any page that a browser shows can send requests to any address, this one included, and with DNS rebinding it does so
-under a name of its own. So a request must call the server by a name that it goes by (Host), must come from the
-server's own pages where it says where it comes from (Origin, Sec-Fetch-Site), and must hold a secret. The secret is
-first a token in the address that ``serve`` prints, and from then on a cookie that no script can read and that is not
-sent along with requests of other sites. Cookies know no ports, which is why none of these is enough by itself.
+Any page in a browser can send requests to any address, including this one, and with DNS rebinding it can do so under
+its own host name. So a request must use one of the server's names (Host), must come from the server's own pages if it
+says where it comes from (Origin, Sec-Fetch-Site), and must contain a secret. The secret is first a token in the address
+that ``serve`` prints, and from then on a cookie that scripts cannot read and that is not sent with requests from other
+sites. Cookies ignore ports, which is why none of these checks is enough by itself.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def in_url(host: str) -> str:
-    """A host as it stands in a URL, and so in a Host header."""
+    """A host as it appears in a URL and in a Host header."""
     address = _address(host)
     return f"[{address}]" if isinstance(address, ipaddress.IPv6Address) else host.lower()
 
 
 def host_headers(host: str, port: int, allowed: Iterable[str] = ()) -> frozenset[str]:
-    """What a Host header may say to a server that listens at an address; ``allowed`` has more names, or NAME:PORT."""
+    """The valid Host headers for a server that listens on an address; ``allowed`` are more names, or NAME:PORT."""
     if is_every_address(host) or host.lower() == "localhost":
         names: tuple[str, ...] = (host, *_LOOPBACK)
     else:
@@ -78,16 +78,16 @@ def host_headers(host: str, port: int, allowed: Iterable[str] = ()) -> frozenset
 
 @dataclass(frozen=True)
 class Guard:
-    """Lets in who has the token, by a name that the server goes by."""
+    """Admits requests that have the token and use one of the server's names."""
 
     hosts: frozenset[str]
-    """What a Host header may say."""
+    """The valid values of the Host header."""
     cookie_name: str
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     cookie: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     def protect(self, app: web.Application) -> None:
-        """Stand before all routes of an application, those that it does not have included."""
+        """Check all requests to an application, also those to unknown routes."""
         app.middlewares.append(self._check)
         app.on_response_prepare.append(_add_headers)
 
@@ -106,28 +106,31 @@ class Guard:
         return await handler(request)
 
     def _is_called_by_name(self, request: web.Request) -> bool:
-        said = request.headers.getall("Host", [])
-        return len(said) == 1 and said[0].lower() in self.hosts
+        hosts = request.headers.getall("Host", [])
+        return len(hosts) == 1 and hosts[0].lower() in self.hosts
 
     def _exchange(self, request: web.Request) -> web.Response:
-        """Give the cookie for the token, and lead on to an address without it."""
+        """Exchange the token for the cookie, and lead on to an address without the token."""
         if request.method != "GET" or not _is_same(request.query[TOKEN], self.token):
             return _refusal(403, "the token is wrong; is the address of an earlier run of tensordiff serve?")
         url = str(request.rel_url.without_query_params(TOKEN))
         if request.headers.get("Sec-Fetch-Site", "none") in _OWN_PAGES:
             answer = web.Response(status=303, headers={"Location": url})
-        else:  # after a redirect the browser would still hold back the cookie: somebody else's page has led here
+        else:  # after a redirect from another site's page, the browser would still withhold the cookie
             answer = web.Response(text=_HOP.format(url=html.escape(url)), content_type="text/html")
         answer.set_cookie(self.cookie_name, self.cookie, path="/", httponly=True, samesite="Strict")
         return answer
 
 
 def _is_origin_own(request: web.Request) -> bool:
-    """Whether a request comes from a page of this server; a websocket always says, a visit never does."""
-    said = request.headers.getall("Origin", [])
+    """Whether a request comes from a page of this server.
+
+    A websocket always has an Origin, opening a page never does.
+    """
+    origins = request.headers.getall("Origin", [])
     own = tuple(f"{scheme}://{request.headers['Host'].lower()}" for scheme in ("http", "https"))
     is_websocket = "upgrade" in request.headers
-    return len(said) == 1 and said[0].lower() in own if said or is_websocket else True
+    return len(origins) == 1 and origins[0].lower() in own if origins or is_websocket else True
 
 
 def _is_same(given: str, secret: str) -> bool:
@@ -139,6 +142,6 @@ def _refusal(status: int, sentence: str) -> web.Response:
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    """Nothing is kept, framed or told to others; the page alone says what it loads, and it is the one that may."""
+    """Forbid caching, framing and sharing with other sites; only the page itself may say what it loads."""
     response.headers.update(_HEADERS)
     response.headers.setdefault("Content-Security-Policy", _NO_SOURCES)

@@ -1,4 +1,4 @@
-"""The server behind ``tensordiff serve``: its routes, the page, and no more visitors than it was told to take."""
+"""The server behind ``tensordiff serve``: its routes, the page, and the limit on visitors."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from aiohttp.http_exceptions import HttpProcessingError
 from textual_serve.download_manager import DownloadManager
 
 from tensordiff.cli.serving.guard import Guard
-from tensordiff.cli.serving.visitor import Visitor, clamped
+from tensordiff.cli.serving.visitor import Visitor, clamp
 
 _FONT_SIZES = range(4, 101)
 _FONT_SIZE, _WIDTH, _HEIGHT = 16, 80, 24
 _HEARTBEAT_S, _CLOSE_S = 15.0, 3.0
-_STUCK_S = 60.0
-"""How long a process may leave unread what is typed."""
-_AGAIN_S = 2
-"""When a browser asks again that found no place. One that reloads leaves its place only when it has an answer."""
-_LEAVE_S = 15.0
-"""How long visitors are waited for when the server ends."""
+_WRITE_TIMEOUT_S = 60.0
+"""How long a process may leave input unread."""
+_RETRY_S = 2
+"""When a browser asks again if the server was full.
+
+On a reload, the old visit ends only after the new one is answered.
+"""
+_SHUTDOWN_S = 15.0
+"""How long to wait for visitors when the server ends."""
 _POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "font-src 'self'; connect-src 'self' ws://{host} wss://{host}; frame-ancestors 'none'; base-uri 'none'; "
@@ -37,7 +40,7 @@ _POLICY = (
 
 
 class AppServer:
-    """Serves the app: ``words`` is the command line of a visitor's process."""
+    """Serves the app: ``words`` is the command of a visitor's process."""
 
     _STATIC: ClassVar[Any] = files("textual_serve") / "static"
 
@@ -45,12 +48,12 @@ class AppServer:
         self.words, self.guard, self.most_visitors = words, guard, most_visitors
         self._downloads = DownloadManager()
         self._visits: set[web.WebSocketResponse] = set()
-        """Those whose visitor has not left."""
+        """Visits whose visitor has not left."""
 
     def serve(self, sockets: Sequence[socket.socket]) -> None:
-        """Serve until interrupted, on sockets that listen already."""
+        """Serve until interrupted, on sockets that already listen."""
         logging.getLogger("aiohttp.server").addFilter(_is_defect)
-        web.run_app(self.application(), sock=sockets, print=None, access_log=None, shutdown_timeout=_LEAVE_S)
+        web.run_app(self.application(), sock=sockets, print=None, access_log=None, shutdown_timeout=_SHUTDOWN_S)
 
     async def application(self) -> web.Application:
         """All routes, behind the guard."""
@@ -64,18 +67,18 @@ class AppServer:
                 web.static("/static", str(self._STATIC)),
             ]
         )
-        app.on_shutdown.append(self._see_off)
+        app.on_shutdown.append(self._close_visits)
         self.guard.protect(app)
         return app
 
-    async def _see_off(self, _: web.Application) -> None:
-        """The server ends: so do all visits."""
+    async def _close_visits(self, _: web.Application) -> None:
+        """Close all visits when the server ends."""
         closing = [visit.close(code=WSCloseCode.GOING_AWAY) for visit in self._visits if visit.prepared]
         await asyncio.gather(*closing, return_exceptions=True)
 
     @property
     def visits(self) -> int:
-        """How many visitors are here."""
+        """The number of current visitors."""
         return len(self._visits)
 
     @property
@@ -86,30 +89,30 @@ class AppServer:
 
     async def _page(self, request: web.Request) -> web.Response:
         if self._is_full:
-            return self._no_place()
+            return self._refuse_full()
         size = _number(request.query.get("fontsize"), _FONT_SIZE)
         text = Template((files(__package__) / "page.html").read_text("utf-8"))
         policy = {"Content-Security-Policy": _POLICY.format(host=request.headers["Host"])}
         shown = size if size in _FONT_SIZES else _FONT_SIZE
         return web.Response(text=text.substitute(font_size=shown), content_type="text/html", headers=policy)
 
-    def _no_place(self) -> web.Response:
+    def _refuse_full(self) -> web.Response:
         sentence = (
             f"{self.most_visitors} visitors are connected, which is the limit; this page tries again by itself. "
             "Close another window, or start tensordiff serve with --max-visitors"
         )
-        return web.Response(text=f"{sentence}\n", status=503, headers={"Refresh": str(_AGAIN_S)})
+        return web.Response(text=f"{sentence}\n", status=503, headers={"Refresh": str(_RETRY_S)})
 
     # --- a visit ---------------------------------------------------------------------------------
 
     async def _visit(self, request: web.Request) -> web.StreamResponse:
         """Run the app for a visitor, until either of them leaves."""
         if self._is_full:
-            return self._no_place()
+            return self._refuse_full()
         visit = web.WebSocketResponse(heartbeat=_HEARTBEAT_S, timeout=_CLOSE_S)
         self._visits.add(visit)
         try:
-            async with self._processes:  # that of a visitor who has just left is about to end
+            async with self._processes:  # the process of a visitor who has just left is about to end
                 await visit.prepare(request)
                 await self._run_app(request, visit)
         finally:
@@ -131,7 +134,7 @@ class AppServer:
             await visitor.stop()
             await visit.close()
 
-    # --- what visitors take with them ------------------------------------------------------------
+    # --- downloads -------------------------------------------------------------------------------
 
     async def _download(self, request: web.Request) -> web.StreamResponse:
         key = request.match_info["key"]
@@ -140,7 +143,7 @@ class AppServer:
         except KeyError:
             return web.Response(text="there is no such file, or it was fetched already\n", status=404)
         response = web.StreamResponse()
-        response.content_type = "application/octet-stream"  # it is to be kept, never shown as a page of this server
+        response.content_type = "application/octet-stream"  # so that it is saved, never shown as a page of this server
         response.headers["Content-Disposition"] = f'attachment; filename="{file_name(file.file_name)}"'
         await response.prepare(request)
         async for chunk in self._downloads.download(key):
@@ -150,20 +153,20 @@ class AppServer:
 
 
 def file_name(name: str) -> str:
-    """A name of letters that a header and every file system take."""
+    """A name of characters that a header and every file system accept."""
     return re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII) or "report"
 
 
 def _is_defect(record: logging.LogRecord) -> bool:
-    """Whether something failed here; that a request cannot be read is for whoever sent it."""
+    """Whether a log record is about a failure here, and not about an unreadable request."""
     return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
 
 
 async def _follow(visit: web.WebSocketResponse, visitor: Visitor) -> None:
-    """Pass on what the browser sends; raises ``TimeoutError`` where the process does not read it."""
+    """Pass on what the browser sends; raises ``TimeoutError`` if the process does not read it."""
     async for message in visit:
         if message.type is WSMsgType.TEXT:
-            async with asyncio.timeout(_STUCK_S):
+            async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 await _take(_parsed(message.data), visit, visitor)
 
 
@@ -172,13 +175,13 @@ async def _take(message: object, visit: web.WebSocketResponse, visitor: Visitor)
         case ["stdin", str(text)]:
             await visitor.send_bytes(text.encode("utf-8", "replace"))
         case ["resize", {"width": int(width), "height": int(height)}]:
-            await visitor.set_terminal_size(clamped(width), clamped(height))
+            await visitor.set_terminal_size(clamp(width), clamp(height))
         case ["ping", value]:
             await visit.send_json(["pong", value])
         case ["blur" | "focus" as what]:
             await visitor.send_meta({"type": what})
         case _:
-            await visit.close(code=WSCloseCode.POLICY_VIOLATION)  # it is not our page that sends this
+            await visit.close(code=WSCloseCode.POLICY_VIOLATION)  # not sent by our page
 
 
 def _parsed(text: str) -> object:

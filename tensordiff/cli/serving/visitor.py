@@ -1,7 +1,7 @@
-"""One visitor: the process that runs the app for them, and what goes between it and their browser.
+"""One visitor: the process that runs the app for them, and the traffic between it and their browser.
 
-The process speaks textual-serve's protocol: packets of a type, a length and a payload. It is a group of its own, and
-once the visitor has left it ends, by itself or not. What it has to say on stderr is shown by the server.
+The process speaks textual-serve's protocol: packets of a type, a length and a payload. It has a process group of its
+own, and is ended after the visitor has left. Its stderr is printed by the server.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _HEAD_BYTES = 5
 _MOST_SAID = 1 << 16
 """Bytes of stderr that are kept."""
 _GRACE_S = 5.0
-"""How long a process has to end by itself once its visitor has left."""
+"""How long a process may take to end by itself after its visitor has left."""
 _LARGEST = (1, 1000)
-"""Columns and lines that a terminal may have: the app holds a cell for each of them."""
+"""The least and most columns and lines of a terminal: the app holds a cell for each position."""
 _TO_BROWSER = ("exit", "deliver_file_start")
-"""Messages of the app that are passed on; it opens no pages in the browser."""
+"""Messages of the app that are passed on; it may not open pages in the browser."""
 
 
 class Visitor(AppService):  # type: ignore[misc]
-    """A process of the app. ``words`` is its command line."""
+    """A process of the app, run with the command ``words``."""
 
     def __init__(self, words: Sequence[str], **links: Any) -> None:
         super().__init__("", **links)
@@ -43,8 +43,8 @@ class Visitor(AppService):  # type: ignore[misc]
         self._said = b""
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
-        """Start it, without a shell."""
-        columns, lines = clamped(width), clamped(height)
+        """Start the process, without a shell."""
+        columns, lines = clamp(width), clamp(height)
         self._process = process = await asyncio.create_subprocess_exec(
             *self._words,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -54,7 +54,7 @@ class Visitor(AppService):  # type: ignore[misc]
         return process
 
     async def run(self) -> None:
-        """Pass on what the app writes, until it ends; then the browser is told."""
+        """Pass on what the app writes, until it ends; then tell the browser."""
         stdout, stderr = self._process.stdout, self._process.stderr
         errors = asyncio.create_task(self._keep_errors(stderr))
         with suppress(asyncio.IncompleteReadError):
@@ -77,12 +77,12 @@ class Visitor(AppService):  # type: ignore[misc]
             self._said = (self._said + data)[-_MOST_SAID:]
 
     async def on_meta(self, data: bytes) -> None:
-        """Pass on what a browser is to do, where that is one of the few things it may be asked."""
+        """Pass a message on to the browser, if it is one of the few that are allowed."""
         if json.loads(data)["type"] in _TO_BROWSER:
             await super().on_meta(data)
 
     async def stop(self) -> None:
-        """See the visitor off: the process is asked to end, made to, and waited for."""
+        """End the process after the visitor left: ask it, then kill it, and wait for it."""
         if self._task is None:
             return
         task, self._task = self._task, None
@@ -110,6 +110,6 @@ async def _is_ready(stdout: asyncio.StreamReader) -> bool:
     return False
 
 
-def clamped(size: int) -> int:
-    """A number of columns or lines, within reason."""
+def clamp(size: int) -> int:
+    """A number of columns or lines, within limits."""
     return max(_LARGEST[0], min(size, _LARGEST[1]))

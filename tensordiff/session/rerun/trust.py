@@ -1,7 +1,7 @@
 """Decides what may be run of what a dump names, and what the user is shown before they agree.
 
 A dump comes from a stranger, and its manifest names code, an interpreter and files. Only three things are run: what
-this user has run before and signed (``capture.signature``), what the user agreed to after it was shown in full, and,
+this user has run before and signed (``capture.provenance``), what the user agreed to after it was shown in full, and,
 with ``--trust-source``, anything. Code that runs a source takes it from a ``RerunOffer``, whose interpreter and whose
 permission to run a model's own code come from this process's command line alone, and calls ``refuse_untrusted`` first.
 Code inside a dump is always refused.

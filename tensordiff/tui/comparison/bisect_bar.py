@@ -1,7 +1,7 @@
-"""The bisect bar: a binary search under way, its probe, and the keys that answer it.
+"""The bisect bar: a binary search in progress, its probe, and the keys that answer it.
 
-The search is ``search.bisect``'s and its state is pure; the bar holds the current one, measures probes in
-a thread, and tells the screen what is still suspect. While it has the focus, its letters mean answers.
+``search.bisect`` does the search, with a pure state. The bar holds the current state, measures probes in a thread, and
+tells the screen what is still suspect. While it has the focus, its letters are answers.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from tensordiff.tui.text import plain
 from tensordiff.tui.threads import ThreadFailed, in_thread
 
 _AT_ONCE = 5_000
-"""Pairs up to which a search begins without a thread."""
+"""The number of pairs up to which a search begins without a thread."""
 _HINT = "g good  b bad  s skip  u undo  a auto  enter opens  r ends it  esc table"
 
 
 class BisectBar(Static, can_focus=True):
-    """Hidden while nothing is searched."""
+    """The bar; hidden while nothing is searched."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("bisect")
     BINDING_GROUP_TITLE = "Bisect"
@@ -54,19 +54,19 @@ class BisectBar(Static, can_focus=True):
 
     @dataclass
     class Changed(Message):
-        """Other places are suspect."""
+        """The set of suspects changed."""
 
         bisect: Bisect | None
 
     @dataclass
     class ProbeOpened(Message):
-        """Somebody wants to see the probe closely."""
+        """The user wants to look at the probe."""
 
         row: Row
 
     @dataclass
     class _Seen(Message):
-        """The probe is measured, or a state was reached by itself."""
+        """The probe was measured, or the automatic search reached a state."""
 
         oracle: VerdictOracle
         bisect: Bisect
@@ -75,7 +75,7 @@ class BisectBar(Static, can_focus=True):
 
     @dataclass
     class _Begun(Message):
-        """A search can begin; or its log is of other pairs."""
+        """A search can begin, or its log is of other pairs."""
 
         oracle: VerdictOracle
         bisect: Bisect | None
@@ -94,7 +94,7 @@ class BisectBar(Static, can_focus=True):
     # --- beginning and ending --------------------------------------------------------------------
 
     def start(self, session: Session, rows: Sequence[Row | None], log: str = "") -> None:
-        """Begin, or go on from a log. Rows that were measured are not measured again."""
+        """Begin a search, or continue from a log. Rows that were measured are not measured again."""
         self.add_class("-shown")
         begin = partial(_begun, session, rows, log)
         if len(session.pairs) <= _AT_ONCE:
@@ -106,7 +106,7 @@ class BisectBar(Static, can_focus=True):
         in_thread(self, "begin", lambda: self.post_message(begin()))
 
     def on_bisect_bar__begun(self, message: _Begun) -> None:
-        """The first probe; or why there is none."""
+        """Show the first probe, or say why there is none."""
         self.is_busy = False
         if message.bisect is None:
             self.action_reset()
@@ -116,7 +116,7 @@ class BisectBar(Static, can_focus=True):
         self._become(message.bisect)
 
     def suspects(self, listing: Listing) -> Suspects:
-        """Which positions of a listing are still suspect; none where nothing is searched, or all is good."""
+        """The positions of a listing that are still suspect; none if nothing is searched, or everything is good."""
         if self.bisect is None or self.bisect.all_good:
             return Suspects()
         outputs = np.flatnonzero(~listing.is_input) if not listing.is_input.all() else np.arange(len(listing))
@@ -161,12 +161,12 @@ class BisectBar(Static, can_focus=True):
             self.notify(str(error), severity="warning", markup=False)
 
     def action_undo(self) -> None:
-        """Take the last answer back."""
+        """Undo the last answer."""
         if self.bisect is not None and not self.is_busy:
             self._become(self.bisect.undo())
 
     def action_log(self) -> None:
-        """Show all answers, or hide them."""
+        """Show or hide all answers."""
         self.shows_log = not self.shows_log
         self._show()
 
@@ -177,7 +177,7 @@ class BisectBar(Static, can_focus=True):
             self.post_message(self.ProbeOpened(row))
 
     def action_auto(self) -> None:
-        """Let the verdicts answer, and look around the answer."""
+        """Let the verdicts answer, and check the neighbours of the answer."""
         if self.bisect is None or self.oracle is None or self.is_busy:
             return
         bisect, oracle = self.bisect, self.oracle
@@ -206,11 +206,11 @@ class BisectBar(Static, can_focus=True):
 
     @on(ThreadFailed)
     def _leave_busy(self) -> None:
-        """What failed is told by the app; the keys answer again."""
+        """Accept answers again; the app reports the failure."""
         self.is_busy = False
 
     def on_click(self, event: Click) -> None:
-        """Focus, that its keys answer."""
+        """Focus the bar, so that its keys answer."""
         event.stop()
         self.focus()
 
@@ -218,13 +218,13 @@ class BisectBar(Static, can_focus=True):
 
     @property
     def _at(self) -> int | None:
-        """The probe; when the search is done, its answer."""
+        """The position of the probe or, when the search is done, of its answer."""
         bisect = self.bisect
         return None if bisect is None else bisect.first_bad if bisect.probe is None else bisect.probe
 
     @property
     def pair(self) -> Pair | None:
-        """What is to be looked at."""
+        """The pair to look at."""
         return None if self.oracle is None or self._at is None else self.oracle.pairs[self._at]
 
     def _row(self) -> Row | None:
@@ -251,9 +251,9 @@ class BisectBar(Static, can_focus=True):
 
 
 def _begun(session: Session, rows: Sequence[Row | None], log: str) -> BisectBar._Begun:
-    """A search over the session's outputs, with what was measured of them already."""
+    """A search over the session's outputs, with the rows that are already measured."""
     oracle, doubts = VerdictOracle.over(session.comparer, session.pairs), session.doubts
-    is_rounded = session.comparer.in_eight_bits  # then a drift is good, also of what drifts because of a culprit
+    is_rounded = session.comparer.in_eight_bits  # then a drift counts as good, even one caused by a culprit
     known = {id(row.pair): row for row in rows if row is not None and not is_rounded}
     oracle.rows.update((at, known[id(pair)]) for at, pair in enumerate(oracle.pairs) if id(pair) in known)
     try:
@@ -263,7 +263,7 @@ def _begun(session: Session, rows: Sequence[Row | None], log: str) -> BisectBar.
 
 
 def _answer(outcome: BisectOutcome) -> list[Text]:
-    """What the search came to, and its evidence."""
+    """The result of the search, and its evidence."""
     bisect, pairs = outcome.bisect, outcome.oracle.pairs
     if bisect.first_bad is not None and outcome.unproven:
         far = label(pairs[bisect.first_bad])

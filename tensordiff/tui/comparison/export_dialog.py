@@ -1,4 +1,4 @@
-"""Exporting a report: the dialog that asks what, as what, and where to; and the writing, in a thread."""
+"""Exporting a report: the dialog that asks for scope, format and file; and the writing, in a thread."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SCOPES = {"all": "all rows", "marked": "marked rows", "pair": "the selected pair
 
 
 class ExportChoice(NamedTuple):
-    """What was chosen."""
+    """The user's choices."""
 
     scope: str
     path: Path
 
 
 class Radio(RadioButton):
-    """A button whose dot is there when it is chosen, and not there when it is not, whatever the colours."""
+    """A button whose dot is visible only when it is chosen, whatever the colours."""
 
     @property
     def BUTTON_INNER(self) -> str:  # type: ignore[override] # noqa: N802 - Textual's name
@@ -46,13 +46,13 @@ class Radio(RadioButton):
 
 
 class Export(Dialog[ExportChoice]):
-    """Scope, format, file; the file is a download where no folder is given."""
+    """Asks for scope, format and file; without a folder, the file is a download."""
 
     def __init__(self, selected: str, marked: int, folder: Path | None, name: str = "tensordiff-report") -> None:
         super().__init__("Export a report")
         self.selected, self.marked, self.folder, self.named = selected, marked, folder, name
         self._asked_about: Path | None = None
-        """A file that is there, and that the user was told of."""
+        """An existing file that the user was warned about."""
 
     def ask(self) -> ComposeResult:
         """Two choices and a field."""
@@ -80,7 +80,7 @@ class Export(Dialog[ExportChoice]):
         self.action_accept()
 
     def answer(self) -> ExportChoice | None:
-        """The choice, where the file can be one."""
+        """The choice, if the file is valid."""
         path = Path(self.query_one(Input).value).expanduser()
         if path.suffix.lower() not in SUFFIXES:
             self.say(f"the name must end in one of {' '.join(SUFFIXES)}")
@@ -107,7 +107,7 @@ def export_report(
     marked: Sequence[Row],
     notes: Mapping[str, str],
 ) -> None:
-    """Ask what to write, and write it; where nothing may be written, it is handed to the browser."""
+    """Ask what to write, and write it; if files may not be written, pass it to the browser."""
     may_write, title = permissions_of(screen).writes, report_title(session)
 
     def write(choice: ExportChoice) -> None:
@@ -129,12 +129,12 @@ def export_report(
 
 
 def _short(path: Path) -> str:
-    """A path for people: from the home folder on, as ``answer`` reads it."""
-    with suppress(ValueError, RuntimeError):  # elsewhere, or no home at all
+    """A path relative to the home folder if possible, as ``answer`` reads it."""
+    with suppress(ValueError, RuntimeError):  # outside the home folder, or there is none
         return str("~" / path.relative_to(Path.home()))
     return str(path)
 
 
 def _plain(text: str) -> str:
-    """A label of Textual's buttons is markup; a layer's name is not."""
+    """Escape a name for a label of Textual's buttons, which is markup."""
     return text.replace("[", r"\[")

@@ -1,6 +1,6 @@
-"""Measuring a session for the table, outside the event loop: rows in batches, and what they come to.
+"""Measuring a session for the table, outside the event loop: rows in batches, and their result.
 
-Rows come in batches some twenty times a second, however many there are.
+Rows come in batches about twenty times a second, however many there are.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from tensordiff.tui.table.model import Batch, Listing
 
 BATCH_S = 0.05
 MOST_ROWS = 2048
-"""Rows of a batch: the table takes in so many without a stall."""
+"""Rows in a batch: as many as the table takes in without a stall."""
 
 
 class Result(NamedTuple):
-    """What all rows come to."""
+    """The result of all rows."""
 
     outcome: Outcome
     culprits: frozenset[int]
     """Positions of the rows that are wrong by themselves."""
     findings: tuple[Finding, ...]
-    """What the values make doubtful."""
+    """Findings about the values."""
 
 
 def listing_of(session: Session, before: Listing) -> Listing:
-    """The pairs as the table lists them, with the numbers of the same pairs before until they are measured anew."""
+    """The pairs as the table lists them, with the numbers of the previous listing until they are measured again."""
     listing = Listing.of(session.pairs)
     if len(before):
         listing.carry(before)
-    _ = listing.positions, listing.name_ranks  # made here, so that the first sort by name does not wait
+    _ = listing.positions, listing.name_ranks  # computed here, so that the first sort by name does not wait
     return listing
 
 
 def header_findings(session: Session) -> tuple[Finding, ...]:
-    """What the headers and the alignment make doubtful."""
+    """Findings about the headers and the alignment."""
     return tuple(session.header_findings())
 
 
 def batches(session: Session, rows: list[Row]) -> Iterator[Batch]:
-    """Rows as they are measured, some at a time; all of them are put into ``rows``."""
+    """Rows as they are measured, in batches; all of them are also appended to ``rows``."""
     sent, looked = 0, time.monotonic()
     for row in session.rows():
         rows.append(row)
@@ -58,14 +58,14 @@ def batches(session: Session, rows: list[Row]) -> Iterator[Batch]:
 
 
 def result_of(session: Session, rows: list[Row]) -> Result:
-    """What the rows come to."""
+    """The result of all rows."""
     return _result(session.outcome(rows), rows)
 
 
 def result_so_far(session: Session, rows: list[Row]) -> Result | None:
-    """What the first rows come to, where one of them is a culprit; None where there is nothing to say yet.
+    """The result of the first rows, if one of them is a culprit; else None, because nothing can be said yet.
 
-    No value is read: those of a stream that was ended are not there.
+    No values are read: those of a stream that was ended are gone.
     """
     doubt = "the comparison was ended before all pairs were measured"
     outcome = Outcome(tuple(rows), session.unread, (doubt,), session.coverage(rows))
@@ -75,5 +75,5 @@ def result_so_far(session: Session, rows: list[Row]) -> Result | None:
 def _result(outcome: Outcome, rows: list[Row]) -> Result:
     wrong = {id(row) for row in culprits(rows)}
     positions = frozenset(at for at, row in enumerate(rows) if id(row) in wrong)
-    _ = outcome.verdict  # found here, so that the screen does not look through all rows for it
+    _ = outcome.verdict  # computed here, so that the screen does not look through all rows for it
     return Result(outcome, positions, tuple(lint_rows(rows)))

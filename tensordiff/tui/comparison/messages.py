@@ -1,4 +1,4 @@
-"""What the owner of a session has under way, and the messages by which its threads tell what came of it."""
+"""The work that the owner of a session has in progress, and the messages in which its threads report results."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tensordiff.tui.table.model import Batch, Listing
 
 @dataclass(frozen=True, eq=False)
 class AlignmentTask:
-    """One opening or realigning that is under way, with all that is asked for. Compared by identity."""
+    """An opening or realigning in progress, with its full request. Compared by identity."""
 
     request: Request
     rules: RulesFile
     session: Session | None
-    """The session whose open dumps are aligned anew; None where they are to be opened."""
+    """The session whose open dumps are realigned; None if they are to be opened."""
     keeper: SessionKeeper | None
-    """None where the session file is still to be read."""
+    """None if the session file is still to be read."""
     listing: Listing
-    """What is shown meanwhile."""
+    """The listing that is shown meanwhile."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class AlignmentFailed(Message):
 
 @dataclass
 class CheckpointsOpened(Message):
-    """Both sides are checkpoints, and no runs: another screen compares their parameters."""
+    """Both sides are checkpoints, not runs: another screen compares their parameters."""
 
     task: AlignmentTask
     reference: Dump
@@ -61,12 +61,12 @@ class CheckpointsOpened(Message):
 
 
 class Measurement:
-    """One measuring that is under way. Compared by identity."""
+    """A measurement in progress. Compared by identity."""
 
 
 @dataclass
 class RowsMeasured(Message):
-    """Some rows more."""
+    """More rows were measured."""
 
     measurement: Measurement
     batch: Batch
@@ -82,7 +82,7 @@ class MeasurementEnded(Message):
 
 @dataclass
 class StreamEnded(Message):
-    """A stream is over: the source has run, or it could not, or the user ended it."""
+    """A stream ended: the source has run, or it failed, or the user ended it."""
 
     task: AlignmentTask
 

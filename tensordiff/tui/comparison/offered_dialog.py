@@ -1,4 +1,4 @@
-"""The question whether a session that came with the dumps is to be taken; it is shown whole before it is."""
+"""The question whether to use a session file that came with the dumps; shows its full content first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OfferedDialog(Dialog[bool]):
-    """Shows a session file. No key that means something elsewhere takes it."""
+    """Shows a session file. No key with a meaning elsewhere accepts it."""
 
     ACCEPT, CANCEL = "Take it", "Leave it"
     DEFAULT_CSS = """
@@ -40,7 +40,7 @@ class OfferedDialog(Dialog[bool]):
         self.offered = offered
 
     def ask(self) -> ComposeResult:
-        """Where it lies, and all that is in it."""
+        """Where the file is, and everything in it."""
         about = (
             f"{printable(self.offered.path)}\nIt decides which tensors are compared with which, and how far apart they "
             "may be. Take it only if you trust its author; it replaces what you did with this pair before."
@@ -51,17 +51,17 @@ class OfferedDialog(Dialog[bool]):
         yield Static("arrows scroll · escape leaves the file · ctrl+s takes it", classes="hint", markup=False)
 
     def on_mount(self) -> None:
-        """What stands out is to leave it."""
+        """Highlight the button that leaves the file."""
         self.query_one("#accept", Button).variant = "default"
         self.query_one("#cancel", Button).variant = "primary"
 
     def answer(self) -> bool:
-        """Yes; no is to leave it."""
+        """True; declining dismisses the dialog."""
         return True
 
 
 def offer_session(screen: ComparisonScreen, offered: SessionOffer) -> None:
-    """Ask once; a yes opens the dumps anew as that session has them."""
+    """Ask once; a yes opens the dumps again with that session."""
 
     def take(is_wanted: bool | None) -> None:
         request = screen.owner.request

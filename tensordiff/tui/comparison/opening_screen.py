@@ -1,8 +1,8 @@
-"""The frame of a comparison, painted before anything that could compare is loaded.
+"""The frame of a comparison, painted before anything that compares is loaded.
 
-Textual alone takes a third of a second to import; numpy, the session and all that rests on them as long again. So the
-first frame is made of what Textual has, and a thread loads the rest behind it. Neither this module nor ``app`` may
-import anything heavy; ``test_opening_screen`` checks that. Keys typed meanwhile wait for the comparison.
+Importing Textual alone takes a third of a second; numpy, the session and everything built on them take as long again.
+So the first frame is made of Textual only, and a thread loads the rest. Neither this module nor ``app`` may import
+anything heavy; ``test_opening_screen`` checks that. Keys typed meanwhile wait for the comparison.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
     from tensordiff.session.request import Request
 
 NEEDS_DUMPS = frozenset({"bisect", "toggle_rules", "ops", "capture", "tolerance", "choose_tolerance", "export"})
-"""What cannot be done before the dumps are open."""
+"""Actions that need open dumps."""
 _NEEDS_RUN = frozenset({"cancel_job", "job_log"})
 _LEAVES = ("quit", "interrupt", "back")
 
 
 @dataclass
 class CouldNotOpen(Message):
-    """There is nothing to show."""
+    """The dumps could not be opened."""
 
     sentence: str
 
 
 class OpeningScreen(Screen[None]):
-    """A comparison with nothing in it yet."""
+    """A comparison that is still empty."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("diff")
     BINDING_GROUP_TITLE = "Comparison"
 
     @dataclass
     class Loaded(Message):
-        """All that compares is there."""
+        """Everything that compares is loaded."""
 
         request: Request
         typed: list[Key]
@@ -61,7 +61,7 @@ class OpeningScreen(Screen[None]):
         self.typed: list[Key] = []
 
     def compose(self) -> ComposeResult:
-        """As the comparison will stand here."""
+        """The same layout as the comparison."""
         yield SummaryFrame()
         yield TableFrame()
         yield Static("", id="about", markup=False)
@@ -69,7 +69,7 @@ class OpeningScreen(Screen[None]):
         yield KeyLine()
 
     def on_mount(self) -> None:
-        """Paint first; load after."""
+        """Paint first, then load."""
         table = self.query_one(TableFrame)
         table.chosen = self.columns
         table.focus()
@@ -77,25 +77,25 @@ class OpeningScreen(Screen[None]):
         self.call_after_refresh(self.run_worker, self._load, "load", "load", thread=True, exit_on_error=False)
 
     def _load(self) -> Request:
-        """In a thread: what takes long, for the app to find loaded."""
+        """In a thread: load what takes long, so that the app finds it loaded."""
         with heap_frozen():
             import tensordiff.tui.comparison.screen  # noqa: F401
 
             return self.launch.request()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """On to the comparison; or there is none."""
+        """Go on to the comparison, or report that it could not be loaded."""
         if event.state is WorkerState.SUCCESS and event.worker.result is not None:
             self.post_message(self.Loaded(event.worker.result, self.typed))
         elif event.state is WorkerState.ERROR and event.worker.error is not None:
             self.post_message(CouldNotOpen(sentence_of(event.worker.error)))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual calls with it
-        """Grey what the comparison will grey."""
+        """Grey the same keys as the comparison."""
         return None if action in NEEDS_DUMPS | _NEEDS_RUN else True
 
     def on_key(self, event: Key) -> None:
-        """All wait but those that leave; going back from what waits is none of these."""
+        """Keep every key for the comparison, except keys that leave; going back drops none of the waiting keys."""
         found = self.active_bindings.get(event.key)
         action = found.binding.action if found is not None else ""
         if action not in _LEAVES or (action == "back" and self.typed):

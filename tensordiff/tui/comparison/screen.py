@@ -1,8 +1,8 @@
 """The main screen: two dumps side by side.
 
-The screen puts its parts together and carries messages between them: what the owner of the session has aligned and
-measured goes to the table, the rules panel, the bisect bar and the summary; what people do there goes back to it.
-The keys of the whole screen are here too, and mostly hand over to the part that does the work.
+The screen puts its parts together and carries messages between them. What the owner of the session has aligned and
+measured goes to the table, the rules panel, the bisect bar and the summary; the user's changes there go back to the
+owner. The keys of the whole screen are here too; most of them call the part that does the work.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
 
 _WATCH_S = 2.0
 _NEEDS_VALUES = frozenset({"toggle_rules", "bisect", "ops", "capture"})
-"""What reads values, or runs a source: nothing to do while another thread takes them from a run."""
+"""Actions that read values or run a source: unavailable while another thread takes values from a run."""
 _MEASURES_AGAIN = frozenset({"tolerance", "choose_tolerance", "inject", "inject_here", "reload"})
-"""What measures pairs a second time: not what was streamed."""
+"""Actions that measure pairs again: unavailable for a stream."""
 
 
 class ComparisonScreen(Screen[None]):
@@ -92,7 +92,7 @@ class ComparisonScreen(Screen[None]):
         self._notices = LoggedNotices(self, "tensordiff.compare.cluster")
 
     def compose(self) -> ComposeResult:
-        """Summary, rules at the left, table over plot, and the lines at the bottom."""
+        """Summary, rules on the left, table above the plot, and the lines at the bottom."""
         yield Summary()
         with Horizontal(id="middle"):
             yield RulesSide(id="side")
@@ -103,7 +103,7 @@ class ComparisonScreen(Screen[None]):
         yield KeyLine()
 
     def on_mount(self) -> None:
-        """Paint first; open after."""
+        """Paint first, then open the dumps."""
         request = self.owner.request
         self.table.chosen = self.columns
         self.query_one(Summary).wait_for(request.reference, request.candidate)
@@ -112,11 +112,12 @@ class ComparisonScreen(Screen[None]):
         self.set_interval(_WATCH_S, self.owner.look_at_disk)
 
     def on_unmount(self) -> None:
-        """Keep what was done last, and leave no child behind."""
+        """Save the last changes, and leave no child process behind."""
         self._notices.close()
         self.reruns.close()
         self.view_state.close()
-        StylesCache.get_inner_outer.cache_clear()  # keyed by widgets' painted lines, which it holds: a thousand of them
+        # the cache is keyed by painted lines of widgets, and holds a thousand of them
+        StylesCache.get_inner_outer.cache_clear()
         collect_closed(self)
 
     @property
@@ -139,10 +140,10 @@ class ComparisonScreen(Screen[None]):
         """The search."""
         return self.query_one(BisectBar)
 
-    # --- what the owner of the session has found out ---------------------------------------------
+    # --- messages of the session's owner ---------------------------------------------------------
 
     def open(self, request: Request) -> None:
-        """Open dumps; what is a source is run first."""
+        """Open dumps; a source is run first."""
         try:
             if not self.reruns.run_sources(request):
                 self.owner.open(request)
@@ -150,7 +151,7 @@ class ComparisonScreen(Screen[None]):
             self.give_up(str(error))
 
     def give_up(self, sentence: str) -> None:
-        """Tell why dumps could not be opened; where nothing is shown yet there is nothing to stay for."""
+        """Say why dumps could not be opened; if nothing is shown yet, leave the screen."""
         if self.owner.session is None:
             self.post_message(CouldNotOpen(sentence))
         else:
@@ -179,18 +180,18 @@ class ComparisonScreen(Screen[None]):
 
     @on(CheckpointsOpened)
     def _show_parameters(self, message: CheckpointsOpened) -> None:
-        """Parameters are compared by a screen of their own, in the place of this one."""
+        """Switch to the screen for parameters."""
         if self.owner.takes(message):
             app = cast("TensordiffApp", self.app)
             app.show_parameters(self, message.task.request, message.reference, message.candidate)
 
     def take_session(self) -> None:
-        """Begin anew as the session has it that came with the dumps."""
+        """Begin again with the session that came with the dumps."""
         self.view_state.forget()
         self.owner.take_offered()
 
     def _after_first_open(self) -> None:
-        """In a thread, once, when the first dumps are open: note the pair as recent, load the other screens."""
+        """In a thread, once the first dumps are open: note the pair as recent, and load the other screens."""
         request = self.owner.request
         if self.saves_state and not (is_temporary(request.reference) or is_temporary(request.candidate)):
             note_recent(request.reference, request.candidate)
@@ -251,7 +252,7 @@ class ComparisonScreen(Screen[None]):
             tell(self, "the dumps changed on disk; ctrl+r reads them again", "warning")
 
     def summarize(self) -> None:
-        """Say again what is compared, and what came of it so far."""
+        """Update the summary."""
         owner = self.owner
         if owner.session is not None:
             facts = Facts(owner.session, owner.listing, owner.outcome, owner.findings, self._mode())
@@ -261,7 +262,7 @@ class ComparisonScreen(Screen[None]):
         return " · ".join(filter(None, (self.owner.stream_note, self.reruns.mode())))
 
     def show_columns(self) -> None:
-        """Show the columns for which there are numbers."""
+        """Show the columns that have numbers."""
         if (session := self.owner.session) is not None:
             comparer = session.comparer
             there: list[ThirdDump] = []
@@ -274,7 +275,7 @@ class ComparisonScreen(Screen[None]):
     # --- whether something can be done, and why not ----------------------------------------------
 
     def why_not(self, action: str) -> str | None:
-        """Why a key does nothing now, for those who press it; None where it does something."""
+        """Why a key does nothing now, to show when it is pressed; None if it works."""
         if action in ("cancel_job", "job_log") and self.query_one(JobLine).run is None:
             return "nothing is running" if action == "cancel_job" else "nothing is running, so there is no log"
         if action in NEEDS_DUMPS and self.owner.session is None:
@@ -288,11 +289,11 @@ class ComparisonScreen(Screen[None]):
         return None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual calls with it
-        """Grey what cannot be done."""
+        """Grey keys that do not work now."""
         return True if not self.is_mounted or self.why_not(action) is None else None
 
     def on_key(self, event: KeyEvent) -> None:
-        """A greyed key says why."""
+        """Say why a greyed key does nothing."""
         bound = self.active_bindings.get(event.key)
         greyed = bound.binding.action.partition("(")[0] if bound is not None and not bound.enabled else ""
         if (why := self.why_not(greyed)) is not None:
@@ -302,12 +303,12 @@ class ComparisonScreen(Screen[None]):
     # --- rules -----------------------------------------------------------------------------------
 
     def action_focus_part(self, part: str) -> None:
-        """To the table; show the plot or hide it; to the rules."""
+        """Focus the table or the rules, or show or hide the plot."""
         {"rules": self._focus_rules, "plot": self.pane.toggle_plot}.get(part, self._focus_table)()
 
     def _focus_table(self) -> None:
         if self.side.is_shown and self.has_class("-narrow"):
-            self._hide_rules()  # which cover the table there
+            self._hide_rules()  # they cover the table there
         else:
             self.table.focus()
 
@@ -315,7 +316,7 @@ class ComparisonScreen(Screen[None]):
         self.side.open(self.owner.session, self.owner.book, self.pane.pair)
 
     def action_toggle_rules(self) -> None:
-        """Show the rules, or hide them."""
+        """Show or hide the rules."""
         if self.side.is_shown and (self.side.has_keys or not self.table.has_focus):
             self._hide_rules()
         else:
@@ -330,7 +331,7 @@ class ComparisonScreen(Screen[None]):
         self.side.select(self.pane.pair)
 
     def on_rules_panel_edited(self, message: RulesPanel.Edited) -> None:
-        """Align by the rules as they are now."""
+        """Align by the changed rules."""
         try:
             self.owner.edit_rules(message.book)
         except AlignError as error:
@@ -340,7 +341,7 @@ class ComparisonScreen(Screen[None]):
         self._follow_rules()
 
     def on_rules_panel_written(self, message: RulesPanel.Written) -> None:
-        """The rules are those of a file now."""
+        """Note that the rules are in a file now."""
         self.owner.rules_written(message.book, message.path)
         self._follow_rules()
 
@@ -351,7 +352,7 @@ class ComparisonScreen(Screen[None]):
     # --- tolerance -------------------------------------------------------------------------------
 
     def action_tolerance(self, way: int) -> None:
-        """Ten times the tolerance, or a tenth."""
+        """Multiply or divide the tolerance by ten."""
         self.judge_by(self.owner.scaled_threshold(way))
 
     def action_choose_tolerance(self) -> None:
@@ -366,7 +367,7 @@ class ComparisonScreen(Screen[None]):
         self.app.push_screen(Ask("Tolerance", now, hint, _wrong_threshold), judge)
 
     def judge_by(self, threshold: float | None) -> None:
-        """Judge all rows anew."""
+        """Judge all rows by another threshold."""
         if self.owner.session is not None:
             self.owner.judge_by(threshold)
             self.table.culprits = frozenset()
@@ -375,13 +376,13 @@ class ComparisonScreen(Screen[None]):
     # --- search ----------------------------------------------------------------------------------
 
     def action_bisect(self) -> None:
-        """Begin, or back to the bar."""
+        """Begin a search, or go back to the bar."""
         if self.bar.bisect is None and not self.bar.is_busy:
             self.search_again("")
         self.bar.focus()
 
     def search_again(self, log: str) -> None:
-        """Go on with a search from its log; where that is of other pairs, the bar says so and ends it."""
+        """Continue a search from its log; if the log is of other pairs, the bar says so and ends it."""
         if self.owner.session is not None:
             self.bar.start(self.owner.session, self.owner.rows, log)
 
@@ -401,7 +402,7 @@ class ComparisonScreen(Screen[None]):
     # --- reruns ----------------------------------------------------------------------------------
 
     def action_inject(self) -> None:
-        """Show injected errors, or how to get them."""
+        """Show injected errors, or say how to get them."""
         self.reruns.toggle_injected()
 
     def action_inject_here(self) -> None:
@@ -417,11 +418,11 @@ class ComparisonScreen(Screen[None]):
         self.reruns.operations()
 
     def action_keep(self) -> None:
-        """Let what was captured stay."""
+        """Keep captured dumps when the app ends."""
         self.reruns.keep()
 
     def compare_inside(self, request: Request, state: SessionState) -> None:
-        """Another comparison, on top of this one."""
+        """Open another comparison on top of this one."""
         self.app.push_screen(ComparisonScreen(request, saves_state=False, state=state))
 
     @on(JobLine.Ended)
@@ -433,7 +434,7 @@ class ComparisonScreen(Screen[None]):
         self.query_one(JobLine).cancel()
 
     def action_job_log(self) -> None:
-        """What the child printed."""
+        """Show what the child printed."""
         self.query_one(JobLine).toggle_log()
 
     # --- rows ------------------------------------------------------------------------------------
@@ -449,7 +450,7 @@ class ComparisonScreen(Screen[None]):
             self.open_row(row)
 
     def open_row(self, row: Row) -> None:
-        """Look at a row closely; the cursor follows where the user goes there."""
+        """Open the layer screen for a row; the cursor follows to the last row shown there."""
         from tensordiff.tui.layer.screen import LayerScreen
 
         owner = self.owner
@@ -472,23 +473,23 @@ class ComparisonScreen(Screen[None]):
         {"inject": self.action_inject_here, "ops": self.action_ops, "export": self.action_export}[what]()
 
     def action_culprit(self, way: int) -> None:
-        """To the next culprit; where there is none, the next row that diverges."""
+        """Go to the next culprit or, if there is none, the next row that diverges."""
         self.pane.next_fault(way, is_all_measured=self.owner.outcome is not None)
 
     def action_faults(self) -> None:
-        """Only rows that do not agree, or all."""
+        """Show only rows that do not agree, or all."""
         self.pane.toggle_faults()
 
     def action_inputs(self) -> None:
-        """Inputs too, or not."""
+        """Show or hide inputs."""
         self.pane.toggle_inputs()
 
     def action_tree(self) -> None:
-        """Rows by module, or one list."""
+        """Show rows by module, or as one list."""
         self.pane.toggle_tree()
 
     def action_go(self) -> None:
-        """To a layer by typing."""
+        """Go to a layer by typing its name."""
         self.pane.go_to_layer()
 
     def action_columns(self) -> None:
@@ -500,11 +501,11 @@ class ComparisonScreen(Screen[None]):
         self.pane.copy(what)
 
     def action_plot_metric(self) -> None:
-        """MSE, or rel L2."""
+        """Plot MSE, or rel L2."""
         self.pane.switch_plot_metric()
 
     def action_findings(self) -> None:
-        """Everything that lint has to say."""
+        """Show all findings of lint."""
         self.app.push_screen(findings_dialog(self.owner.findings))
 
     def action_filter(self) -> None:
@@ -533,7 +534,7 @@ class ComparisonScreen(Screen[None]):
         self.open(self.owner.request)
 
     def leave_transient(self) -> bool:
-        """Leave the filter, the bar, the panel; whether there was anything to leave."""
+        """Leave the filter, the bar or the panel; returns whether there was anything to leave."""
         filter_bar, focused = self.query_one(FilterBar), self.focused
         if filter_bar.has_class("-shown") and (filter_bar.text or filter_bar.query("*:focus")):
             filter_bar.clear()
@@ -550,7 +551,7 @@ class ComparisonScreen(Screen[None]):
         self.table.focus()
         return True
 
-    # --- what is kept ----------------------------------------------------------------------------
+    # --- saving the view -------------------------------------------------------------------------
 
     @on(LayerTable.Highlighted)
     def _follow_cursor(self, message: LayerTable.Highlighted) -> None:
@@ -577,7 +578,7 @@ class ComparisonScreen(Screen[None]):
 
 
 def _wrong_threshold(text: str) -> str | None:
-    """What is wrong with a tolerance as it is typed; nothing where it is empty."""
+    """What is wrong with a typed tolerance; None if nothing is, as with an empty text."""
     try:
         check_limit("rel_l2", float(text) if text.strip() else None)
     except (ValueError, AlignError):
@@ -586,7 +587,7 @@ def _wrong_threshold(text: str) -> str | None:
 
 
 def _load_the_rest() -> None:
-    """What keys will ask for, so that no key waits for it: the screens and panels that are not shown yet."""
+    """Load the screens and panels that are not shown yet, so that no key waits for them."""
     with heap_frozen():
         import tensordiff.tui.key_help
         import tensordiff.tui.layer.screen

@@ -1,7 +1,8 @@
-"""Between a comparison and its session file: what a person did, restored when they come back.
+"""The session file of a comparison: what the user did, restored when they come back.
 
-Everything in a session file is by name (see ``session.state``). A file is written only once there is something to
-keep. One that came with the dumps is at hand as ``offered``, and does nothing until a person takes it.
+Everything in a session file is identified by name (see ``session.storage.state``). A file is written only once there is
+something to save. A file that came with the dumps is available as ``offered``, and has no effect until the user accepts
+it.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ class SessionKeeper:
     """The session file of one comparison."""
 
     path: Path | None = None
-    """Where it is written; None where nothing is to be kept on disk."""
+    """Where it is written; None if nothing is saved on disk."""
     state: SessionState = field(default_factory=SessionState)
     sentences: tuple[str, ...] = ()
-    """What a person should be told about the file."""
+    """What the user should be told about the file."""
     offered: SessionOffer | None = None
-    """A session that came with the dumps, and was not answered yet."""
+    """A session that came with the dumps, and was neither accepted nor declined yet."""
     is_dirty: bool = False
 
     @classmethod
     def restored(cls, request: Request, permissions: Permissions = ALL_PERMISSIONS) -> SessionKeeper:
-        """Read what was kept for two dumps. Looks at files, so not in the event loop."""
+        """Read what was saved for two dumps. It reads files, so it must not run in the event loop."""
         is_named = request.session is not None
         may_write = permissions.writes or not is_named
         path = request.session or session_path(request.reference, request.candidate)
@@ -57,19 +58,19 @@ class SessionKeeper:
         )
 
     def note(self, **changes: object) -> None:
-        """Change the state; ``write`` puts it on disk."""
+        """Change the state; ``write`` saves it."""
         changed = replace(self.state, **changes)  # type: ignore[arg-type]
         self.is_dirty = self.is_dirty or changed != self.state
         self.state = changed
 
     def take_offered(self) -> None:
-        """Take what was offered, in the place of all that was kept."""
+        """Accept the offered session in place of everything that was saved."""
         offered, self.offered = self.offered, None
         if offered is not None:
             self.state, self.is_dirty = replace(offered.state, dumps=self.state.dumps), True
 
     def write(self) -> Path | None:
-        """Write the file if there is anything new; raises ``WriteError``."""
+        """Write the file if anything changed; raises ``WriteError``."""
         if self.path is None or not self.is_dirty:
             return None
         self.is_dirty = False
@@ -78,5 +79,5 @@ class SessionKeeper:
 
 
 def identities(request: Request) -> tuple[DumpIdentity, DumpIdentity]:
-    """What lies on disk now: the reference and the candidate."""
+    """The current files on disk: the reference and the candidate."""
     return identity_of(request.reference), identity_of(request.candidate)

@@ -1,13 +1,13 @@
-"""The one owner of the session in the app: it opens, realigns and measures, and nothing else does.
+"""The only owner of the session in the app: only it opens, realigns and measures.
 
-It holds what is asked for (the request with its tolerance, the rule book) and what is shown (the session, its listing
-and what was measured). Rules, tolerance, injection, search and reports all act on these, so that what the panel shows
-is what the next rerun uses, written to a file or not.
+It holds what is requested (the request with its tolerance, the rule book) and what is shown (the session, its listing
+and the measured rows). Rules, tolerance, injection, search and reports all use these, so that the next rerun uses what
+the panel shows, whether it is written to a file or not.
 
-Work runs in threads and comes back as messages, which the screen hands to ``take_…``. Opening and realigning are one
-kind of work: a change that comes while one is under way begins it anew with all that is asked for by then, so no
-change is lost to another. A comparison that is streamed is aligned and measured by one thread, for the source runs
-meanwhile; what it let go cannot be measured a second time (``why_fixed``). No widget is touched here.
+Work runs in threads and comes back as messages, which the screen passes to ``take_…``. Opening and realigning are one
+kind of work: a change that comes while one is in progress restarts it with everything requested by then, so no change
+is lost. A streamed comparison is aligned and measured by one thread, because the source runs meanwhile; tensors that it
+released cannot be measured again (``why_fixed``). No widget is touched here.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _STREAMED = (
 
 
 class SessionOwner:
-    """The session of one comparison, and what is asked for."""
+    """The session of one comparison, and what is requested of it."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class SessionOwner:
     ) -> None:
         self._start, self._post, self._permissions = start, post, permissions
         self.asked = request
-        """What the user asked for at first, be it with sources."""
+        """The user's first request, possibly with sources."""
         self.request = request
-        """What is asked for; ahead of ``session.request`` while dumps are being opened."""
+        """The current request; ahead of ``session.request`` while dumps are being opened."""
         self.book = RuleBook(RulesFile())
-        """The rules as they are shown; ahead of ``session.rules`` while the dumps are being aligned by them."""
+        """The rules as they are shown; ahead of ``session.rules`` while the dumps are being realigned."""
         self.session: Session | None = None
         self.listing = Listing.of(())
         self.outcome: Outcome | None = None
@@ -90,50 +90,52 @@ class SessionOwner:
         self._alignment: AlignmentTask | None = None
         self._measurement: Measurement | None = None
         self._stream: StreamRun | None = None
-        """The one that is under way."""
+        """The stream in progress."""
         self._stream_task: AlignmentTask | None = None
         self._before_stream = request
-        """What was compared last that was no stream."""
+        """The last request that was not a stream."""
         self._on_disk: tuple[DumpIdentity, DumpIdentity] | None = None
 
     @property
     def rules(self) -> RulesFile:
-        """The rules as they are shown, written to a file or not, aligned by or not yet."""
+        """The rules as they are shown, whether or not they are written to a file or the dumps are aligned
+        by them yet.
+        """
         return self.book.rules
 
     @property
     def is_aligning(self) -> bool:
-        """Whether dumps are being opened or aligned anew."""
+        """Whether dumps are being opened or realigned."""
         return self._alignment is not None
 
     @property
     def rows(self) -> list[Row | None]:
-        """The rows of this session so far, without those that are shown of the one before it."""
+        """This session's rows so far, without those carried over from the previous one."""
         return self.listing.rows[: self.listing.measured]
 
     # --- opening and aligning --------------------------------------------------------------------
 
     def open(self, request: Request) -> None:
-        """Open other dumps, or the same again, aligned by the rules as they are shown."""
+        """Open other dumps, or the same ones again, aligned by the rules as they are shown."""
         self._leave_stream()
         self.request, self._must_open = request, True
         self._align()
 
     def take_offered(self) -> None:
-        """Open the dumps as the session has them that came with them; whatever was kept before is gone."""
+        """Open the dumps with the session file that came with them; what was saved before is dropped."""
         self.keeper.take_offered()
         self.book = RuleBook(RulesFile())
         self.open(self.request)
 
     def edit_rules(self, book: RuleBook) -> None:
-        """Take another rule book, and align by it; raises ``AlignError`` where that is impossible now."""
+        """Align by another rule book; raises ``AlignError`` if that is impossible now."""
         self._refuse_if_fixed()
         self.book = book
         self.keeper.note(rules=book.rules, rules_base=book.saved_rules)
         self._align()
 
     def rules_written(self, book: RuleBook, path: Path) -> None:
-        """The rules are in a file now. Pairs and numbers stay, unless they are of other rules."""
+        """Note that the rules are in a file now. Pairs and numbers stay, unless they are of other rules."""
         self.book = book
         self.keeper.note(rules=book.rules, rules_base=book.saved_rules)
         self.request = replace(self.request, rules=path)
@@ -151,7 +153,7 @@ class SessionOwner:
         self._start("align", partial(self._run_alignment, self._alignment))
 
     def _run_alignment(self, task: AlignmentTask) -> None:
-        """In a thread."""
+        """Open or realign; runs in a thread."""
         try:
             if task.session is None and (sides := open_checkpoints(task.request)) is not None:
                 self._post(CheckpointsOpened(task, *sides))
@@ -166,13 +168,13 @@ class SessionOwner:
                     session = task.session.realigned(task.rules)
                 findings = measurement.header_findings(session)
                 listing = measurement.listing_of(session, task.listing)
-        except Exception as error:  # the screen says what is wrong with the dumps, or that it is a defect
+        except Exception as error:  # the screen reports the error, as a problem of the dumps or as a defect
             self._post(AlignmentFailed(task, error))
             return
         self._post(Aligned(task, session, listing, findings, keeper, on_disk))
 
     def take_alignment(self, message: Aligned) -> bool:
-        """Hold what was aligned; False where that is not asked for any more."""
+        """Take an alignment; returns False if it is no longer requested."""
         if message.task is not self._alignment:
             return False
         self._alignment, self._must_open = None, False
@@ -191,17 +193,17 @@ class SessionOwner:
         return True
 
     def takes(self, message: CheckpointsOpened) -> bool:
-        """Whether what was found is what is asked for now."""
+        """Whether the opened checkpoints are what is requested now."""
         return message.task is self._alignment
 
     def take_failure(self, message: AlignmentFailed) -> bool:
-        """Stay with what is shown; False where that was not asked for any more."""
+        """Keep what is shown; returns False if the failed work is no longer requested."""
         if message.task is not self._alignment:
             return False
         self._alignment = None
         if self.session is not None:
             self.request = self.session.request
-            if self._must_open and self.session.rules != self.rules:  # rules that were to be aligned by at the opening
+            if self._must_open and self.session.rules != self.rules:  # rules that were to take effect with the opening
                 self._must_open = False
                 self._align()
         self._must_open = False
@@ -211,12 +213,14 @@ class SessionOwner:
 
     @property
     def threshold(self) -> float | None:
-        """The largest ``rel_l2`` that still agrees, where one was given."""
+        """The largest ``rel_l2`` that still agrees, if one was given."""
         return self.request.limits.threshold
 
     def judge_by(self, threshold: float | None) -> None:
-        """Judge all pairs by another threshold; raises ``AlignError`` where it is none, or where that is impossible
-        now. ``measure`` is to follow."""
+        """Judge all pairs by another threshold; call ``measure`` afterwards.
+
+        Raises ``AlignError`` for an invalid threshold, or if that is impossible now.
+        """
         self._refuse_if_fixed()
         limits = replace(self.request.limits, threshold=threshold)
         if self.session is not None:
@@ -225,7 +229,7 @@ class SessionOwner:
             self._forget_measured()
 
     def scaled_threshold(self, way: int) -> float:
-        """Ten times the threshold that decides now, or a tenth; the same where that would be no limit any more."""
+        """Ten times the current threshold, or a tenth; unchanged if the result would not be a valid limit."""
         inexact = (row.dtypes for row in self.listing.rows if row and row.dtypes and not row.is_exact)
         dtypes = next(inexact, ("float32", "float32"))
         now = floor_for(*dtypes)[1].agrees if self.threshold is None else self.threshold
@@ -250,7 +254,7 @@ class SessionOwner:
             self._stream.start(Start(self._measurement, self.session))
 
     def _run_measurement(self, run: Measurement, session: Session) -> None:
-        """In a thread; leaves quietly when another one began."""
+        """Measure; runs in a thread, and ends silently when another measurement began."""
         rows: list[Row] = []
         with heap_frozen():
             for batch in measurement.batches(session, rows):
@@ -262,14 +266,14 @@ class SessionOwner:
         self._post(MeasurementEnded(run, result))
 
     def take_rows(self, message: RowsMeasured) -> bool:
-        """Put rows into the listing; False where they are of a measuring before."""
+        """Put rows into the listing; returns False if they are of an earlier measurement."""
         if message.measurement is not self._measurement:
             return False
         self.listing.put(message.batch)
         return True
 
     def take_result(self, message: MeasurementEnded) -> bool:
-        """Hold what the rows come to; False where they are of a measuring before."""
+        """Take the result of the rows; returns False if it is of an earlier measurement."""
         if message.measurement is not self._measurement:
             return False
         self.outcome, self.culprits = message.result.outcome, message.result.culprits
@@ -292,13 +296,13 @@ class SessionOwner:
         return stream
 
     def _leave_stream(self) -> None:
-        """Something else is to be compared."""
+        """Cancel the stream, because something else is to be compared."""
         if self._stream is not None:
             self._start("cancel", self._stream.cancel)
             self._stream = self._stream_task = None
 
     def take_stream_end(self, message: StreamEnded) -> None:
-        """Stay with what was streamed; where that came to nothing, go back to what was compared before."""
+        """Keep what was streamed or, if that gave nothing, return to the previous comparison."""
         if message.task is not self._stream_task:
             return
         self._stream = self._stream_task = None
@@ -309,7 +313,7 @@ class SessionOwner:
 
     @property
     def why_fixed(self) -> str | None:
-        """Why nothing can be measured a second time, as a sentence; None where it can."""
+        """A sentence on why nothing can be measured again; None if it can."""
         if self._stream is not None:
             return _STREAMING
         return _STREAMED if isinstance(self.session, StreamedSession) else None
@@ -320,12 +324,12 @@ class SessionOwner:
 
     @property
     def is_streaming(self) -> bool:
-        """Whether a source runs that is compared meanwhile."""
+        """Whether a source is running and compared meanwhile."""
         return self._stream is not None
 
     @property
     def stream_note(self) -> str:
-        """That what is shown was streamed, in a few words; nothing where it was not."""
+        """A few words on the stream that is shown; empty if it is none."""
         session, listing = self.session, self.listing
         if not isinstance(session, StreamedSession):
             return ""
@@ -338,14 +342,14 @@ class SessionOwner:
 
     @property
     def kept_dumps(self) -> list[Path]:
-        """Where what a stream has kept lies."""
+        """Where the tensors kept from a stream are."""
         session = self.session
         return list(session.kept_dumps()) if isinstance(session, StreamedSession) else []
 
     # --- the disk --------------------------------------------------------------------------------
 
     def look_at_disk(self) -> None:
-        """See in a thread whether the dumps on disk are still those that are shown."""
+        """Check in a thread whether the dumps on disk are still those that are shown."""
         if self.session is not None and self._on_disk is not None and self._alignment is None:
             self._start("watch", partial(self._look_at_disk, self.session.request, self._on_disk))
 
@@ -355,7 +359,7 @@ class SessionOwner:
             self._post(DumpsChanged(on_disk))
 
     def take_change_on_disk(self, message: DumpsChanged) -> bool:
-        """Note what lies on disk now; False where that is known already, or other dumps are being opened."""
+        """Note what is on disk now; returns False if that is known already, or other dumps are being opened."""
         if message.on_disk == self._on_disk or self._alignment is not None:
             return False
         self._on_disk = message.on_disk

@@ -1,8 +1,8 @@
 """A comparison that is measured while its source runs, as the app holds it.
 
-``StreamRun`` stands where a ``Run`` does: the job line follows its events, shows its log and cancels it. Behind it are
-several runs of the source, one after the other: the one that lists, the one that is compared, those that fetch. The
-thread that compares tells it how far it is, and waits in ``wait_for_start`` until the table shows the pairs.
+``StreamRun`` is used like a ``Run``: the job line follows its events, shows its log and cancels it. It covers several
+runs of the source, one after the other: one that lists, one that is compared, and those that fetch. The comparing
+thread reports its progress to it, and waits in ``wait_for_start`` until the table shows the pairs.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ PostMessage = Callable[[Message], object]
 
 
 class Start(NamedTuple):
-    """The table shows the pairs: what is to be measured, and for whom."""
+    """The table shows the pairs: the measurement to run, and its session."""
 
     measurement: Measurement
     session: StreamedSession
 
 
 class StreamRun:
-    """One comparison that is streamed. Iterate for its events; the last is ``Done`` or ``Failed``."""
+    """A streamed comparison. Iterate for its events; the last is ``Done`` or ``Failed``."""
 
     def __init__(self, source: str, options: StreamOptions) -> None:
         self.source, self.options = source, options
@@ -57,7 +57,7 @@ class StreamRun:
         self._start: Start | None = None
         self._may_go_on = threading.Event()
 
-    # --- for whoever shows it --------------------------------------------------------------------
+    # --- for the job line ------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Event]:
         while True:
@@ -67,7 +67,7 @@ class StreamRun:
                 return
 
     def cancel(self) -> None:
-        """End what runs, and begin nothing more; from any thread."""
+        """End what runs, and start nothing more; from any thread."""
         with self._lock:
             self.is_cancelled = True
             runs = list(self._runs)
@@ -76,24 +76,24 @@ class StreamRun:
             run.cancel()
 
     def log(self) -> str:
-        """What the children printed so far."""
+        """What the child processes printed so far."""
         with self._lock:
             runs = list(self._runs)
         return "".join(run.log() for run in runs)
 
     def start(self, start: Start) -> None:
-        """Let it be measured: the pairs are shown."""
+        """Let the measurement begin, because the pairs are shown."""
         self._start = start
         self._may_go_on.set()
 
     # --- for the thread that compares ------------------------------------------------------------
 
     def tell(self, event: Event) -> None:
-        """Say how far it is, or how it ended."""
+        """Report progress, or the end."""
         self._events.put(event)
 
     def started(self, run: Run) -> None:
-        """A run of the source has begun."""
+        """Note that a run of the source has begun."""
         with self._lock:
             self._runs.append(run)
             is_late = self.is_cancelled
@@ -101,7 +101,7 @@ class StreamRun:
             run.cancel()
 
     def follow(self, run: Run, _label: str) -> Done:
-        """Let a run come to its end, showing what it does."""
+        """Follow a run to its end, reporting its events."""
         with run:
             for event in run:
                 if isinstance(event, Done):
@@ -121,19 +121,19 @@ class StreamRun:
         return self._start
 
     def refuse_if_cancelled(self) -> None:
-        """Raise where the user ended it."""
+        """Raise if the user ended the stream."""
         if self.is_cancelled:
             raise self.cancelled()
 
     def cancelled(self) -> CaptureError:
-        """What to say where the user ended it."""
+        """The error for a stream that the user ended."""
         return CaptureError(f"{printable(self.source)}: cancelled while it was streamed")
 
 
 def run_stream(
     stream: StreamRun, task: AlignmentTask, state: SessionState, keeper: SessionKeeper, post: PostMessage
 ) -> None:
-    """Align and measure while the sources run; in a thread."""
+    """Align and measure while the sources run; runs in a thread."""
     end: Done | Failed
     try:
         with open_stream(task.request, stream.options, stream.follow, state, stream.started) as session:
@@ -142,14 +142,14 @@ def run_stream(
             post(Aligned(task, session, listing, findings, keeper, None))
             _measure(stream, stream.wait_for_start(), post)
         end = Done(str(stream.options.folder), sum(len(side.kept) for side in session.streamed))
-    except Exception as error:  # the job line says what it is
+    except Exception as error:  # the job line shows the error
         end = Failed(sentence_of(error))
     post(StreamEnded(task))
     stream.tell(end)
 
 
 def _measure(stream: StreamRun, start: Start, post: PostMessage) -> None:
-    """Measure as the tensors come; where the user ends it after something diverged, that is the result."""
+    """Measure as the tensors come. If the user ends it after a divergence, that divergence is the result."""
     run, session = start
     stream.tell(Phase("comparing"))
     with _Sender(stream, start, post) as sender:
@@ -170,7 +170,7 @@ def _measure(stream: StreamRun, start: Start, post: PostMessage) -> None:
 
 
 class _Sender:
-    """Sends rows some twenty times a second from a thread of its own: the one that measures may wait for the model."""
+    """Sends rows about twenty times a second from a thread of its own: the measuring thread may wait for the model."""
 
     def __init__(self, stream: StreamRun, start: Start, post: PostMessage) -> None:
         self.rows: list[Row] = []
@@ -197,7 +197,7 @@ class _Sender:
             self.send()
 
     def send(self) -> None:
-        """Send what was measured since."""
+        """Send the rows that were measured since."""
         with self._lock:
             while rows := self.rows[self._sent : self._sent + measurement.MOST_ROWS]:
                 self._post(RowsMeasured(self._start.measurement, Batch.of(self._sent, rows)))

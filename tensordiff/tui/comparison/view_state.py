@@ -1,6 +1,6 @@
-"""How a comparison is looked at, kept in its session file: order, marks, columns, filter, notes, cursor and search.
+"""The view of a comparison, saved in its session file: order, marks, columns, filter, notes, cursor and search.
 
-A file is written a moment after something worth keeping was done, in a thread.
+The file is written in a thread, a moment after a change worth saving.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WRITE_S = 0.6
 
 
 class ViewState:
-    """The session file of one screen. What happens before it is restored is not kept."""
+    """The session file of one screen. Changes before it is restored are not saved."""
 
     def __init__(self, screen: ComparisonScreen) -> None:
         self._screen = screen
@@ -38,23 +38,23 @@ class ViewState:
         return self._screen.owner.keeper
 
     def keep(self, **changes: object) -> None:
-        """Keep what was done, soon."""
+        """Save a change, soon."""
         if self.is_restored:
             self._keeper.note(**changes)
             self.write_soon()
 
     def keep_cursor(self, position: int) -> None:
-        """Where the cursor stands goes with whatever else is kept; by itself it is not worth a file."""
+        """Note the cursor's position, to be saved with the next other change; by itself it is not worth a file."""
         if self.is_restored:
             cursor = key_of(self._screen.owner.listing.pairs[position])
             self._keeper.state = replace(self._keeper.state, cursor=cursor)
 
     def forget(self) -> None:
-        """Another session is to be restored, once the dumps are open again."""
+        """Expect another session to be restored, once the dumps are open again."""
         self.is_restored = False
 
     def write_soon(self) -> None:
-        """Write the file, if there is anything new."""
+        """Write the file, if anything changed."""
         if self._keeper.is_dirty and self._timer is None:
             self._timer = self._screen.set_timer(_WRITE_S, self._write)
 
@@ -63,14 +63,14 @@ class ViewState:
         in_thread(self._screen, "keep", self._keeper.write)
 
     def close(self) -> None:
-        """Write what was done last."""
+        """Write the last changes."""
         try:
             self._keeper.write()
         except WriteError as error:
-            self._screen.log(str(error))  # told before, when something was kept; there is nobody to tell any more
+            self._screen.log(str(error))  # reported before, when something was saved; now the screen is gone
 
     def restore(self) -> None:
-        """Show the rows as they were left, and go on with the search."""
+        """Restore order, marks and cursor, and continue the search."""
         self.is_restored = True
         screen, state = self._screen, self._keeper.state
         for sentence in self._keeper.sentences:
@@ -90,7 +90,7 @@ class ViewState:
         self.write_soon()
 
     def ask_note(self) -> None:
-        """Write a note on the layer under the cursor."""
+        """Ask for a note on the layer under the cursor."""
         screen, pair = self._screen, self._screen.pane.pair
         if pair is None:
             return

@@ -1,1 +1,1 @@
-"""Runs of sources from the app: what can be run again, and the line that shows a run."""
+"""Running sources from the app: what can be rerun, and the line that shows a run."""

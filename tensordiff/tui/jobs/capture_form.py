@@ -1,4 +1,4 @@
-"""A form for the few settings that people change when a source is run again."""
+"""A form for the few settings that users change when a source is run again."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _STREAM = "stream: compare while it runs, keep only what diverges"
 
 
 class _Tick(Checkbox):
-    """A box that is empty where it is off; Textual's own differs by its colour alone."""
+    """A box that is empty when it is off; Textual's own differs only in colour."""
 
     BUTTON_INNER = " "
 
     def watch_value(self) -> None:
-        """It was turned on or off."""
+        """Show the tick."""
         self.BUTTON_INNER = "✓" if self.value else " "
         super().watch_value()
 
 
 class CaptureChoice(NamedTuple):
-    """How a source is to be run."""
+    """How to run a source."""
 
     settings: Settings
     window_bytes: int | None = None
-    """Where it is to be compared while it runs: how much may wait for that. None captures a dump."""
+    """How many bytes may wait to be compared, to compare while it runs; None captures a dump."""
 
 
 class CaptureForm(Dialog[CaptureChoice]):
-    """The settings of one run; those that are left as they are stay as the source was run before."""
+    """The settings of one run; unchanged fields keep the values of the previous run."""
 
     DEFAULT_CSS = """
     CaptureForm {
@@ -65,7 +65,7 @@ class CaptureForm(Dialog[CaptureChoice]):
         self.settings = settings
 
     def ask(self) -> ComposeResult:
-        """One field a setting."""
+        """A field for each setting."""
         for name, label, usual in _FIELDS:
             yield Label(label, markup=False)
             yield Input(self._shown(name), placeholder=usual, id=name, compact=True)
@@ -75,7 +75,7 @@ class CaptureForm(Dialog[CaptureChoice]):
             yield Input(placeholder=format_bytes(WINDOW_BYTES), id="window", compact=True)
 
     def _shown(self, name: str) -> str:
-        """A setting as its field shows it at first."""
+        """The first text of a setting's field."""
         value = getattr(self.settings, name)
         return "" if value is None else printable(value)
 
@@ -84,7 +84,7 @@ class CaptureForm(Dialog[CaptureChoice]):
         self.action_accept()
 
     def answer(self) -> CaptureChoice | None:
-        """The settings as they were, with what was changed; and whether to stream."""
+        """The previous settings with the changes, and whether to stream."""
         settings = self._settings()
         text = self.query_one("#window", Input).value.strip()
         window = parse_bytes(text) if text else WINDOW_BYTES

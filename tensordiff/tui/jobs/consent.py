@@ -1,4 +1,4 @@
-"""The question before anything is run that a dump names and this user did not capture."""
+"""Asks for consent before running anything that a dump names and this user did not capture."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tensordiff.session.rerun.trust import RerunOffer
 from tensordiff.tui.dialogs import Dialog
 
 _SCROLL = {"up": -1, "down": 1, "pageup": -8, "pagedown": 8}
-"""Lines that a key scrolls by."""
+"""The number of lines that a key scrolls."""
 
 
 class Consent(Dialog[bool]):
-    """Shows all that would be run; a yes that is spelled out agrees, and nothing else does."""
+    """Shows everything that would be run; only a typed yes agrees."""
 
     ACCEPT, CANCEL = "Run it", "Leave it"
     DEFAULT_CSS = """
@@ -43,19 +43,19 @@ class Consent(Dialog[bool]):
         yield Static("arrows scroll · escape cancels", classes="hint", markup=False)
 
     def on_mount(self) -> None:
-        """What is typed is the answer; what stands out is to leave it."""
+        """Focus the field, and highlight the button that declines."""
         self.query_one("#accept", Button).variant = "default"
         self.query_one("#cancel", Button).variant = "primary"
         self.query_one(Input).focus()
 
     def on_key(self, event: Key) -> None:
-        """All of it can be read without leaving the field, however much a manifest names."""
+        """Scroll without leaving the field, so that all of it can be read, however much a manifest names."""
         if (lines := _SCROLL.get(event.key)) is not None:
             self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
             event.stop()
 
     def answer(self) -> bool | None:
-        """Agreed, where it was."""
+        """True if the user agreed."""
         if self.query_one(Input).value.strip() == "yes":
             return True
         self.say("type yes to run what is shown above, or leave with escape")

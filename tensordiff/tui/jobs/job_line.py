@@ -1,7 +1,7 @@
 """One line for what is running: a source in a child process, with its log on demand.
 
-A run is iterated in a thread, which tells of it by messages; ``x`` ends the child, and so does leaving the
-application. There is never more than one run; several of one source that are compared meanwhile count as one.
+A thread iterates over the run and reports its events in messages; ``x`` ends the child, and so does leaving the
+application. There is never more than one run; the several runs of one stream count as one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BAR = 20
 
 
 class Purpose(Enum):
-    """What a run is for."""
+    """The purpose of a run."""
 
     SOURCE = auto()
     INJECTION = auto()
@@ -39,7 +39,7 @@ class Purpose(Enum):
 
 
 class JobLine(Vertical):
-    """Hidden while nothing runs."""
+    """The line; hidden while nothing runs."""
 
     DEFAULT_CSS = """
     JobLine { height: auto; max-height: 12; display: none; background: $panel; }
@@ -51,7 +51,7 @@ class JobLine(Vertical):
 
     @dataclass
     class Told(Message):
-        """The run said something."""
+        """The run sent an event."""
 
         run: Run | StreamRun
         event: Event
@@ -92,7 +92,7 @@ class JobLine(Vertical):
                 self.post_message(self.Told(run, event))
 
     def cancel(self) -> bool:
-        """End the run; whether there was one."""
+        """End the run; returns whether there was one."""
         if self.run is None:
             return False
         self._line("cancelling", 0, 0)
@@ -100,12 +100,12 @@ class JobLine(Vertical):
         return True
 
     def on_unmount(self) -> None:
-        """Leave no child behind."""
+        """Leave no child process behind."""
         if self.run is not None:
             self.run.cancel()
 
     def on_job_line_told(self, message: Told) -> None:
-        """Show what the run said."""
+        """Show an event of the run."""
         message.stop()
         if message.run is not self.run or self._purpose is None:
             return
@@ -127,12 +127,12 @@ class JobLine(Vertical):
         self.post_message(self.Ended(self.title, end, purpose, run.is_cancelled))
 
     def toggle_log(self) -> None:
-        """Show the log, or hide it."""
+        """Show or hide the log."""
         self.toggle_class("-log")
         self._show_log()
 
     def _show_log(self) -> None:
-        """What the child printed since."""
+        """Append what the child printed since."""
         if self.run is None or not self.has_class("-log"):
             return
         whole = self.run.log()

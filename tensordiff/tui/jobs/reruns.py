@@ -1,9 +1,9 @@
 """Running sides again from a comparison: sources, injection, another capture, the operations within a layer.
 
-What a run is made of is ``session.reruns``'s; it runs in a child process, which the job line shows. This asks what is
-missing, begins a run, and opens what it made. Where something cannot be run the reason is told, so that no key is dead.
-Where a dump names what is to be run and the user did not capture it, all of it is shown and they are asked first; a yes
-holds for as long as the comparison is open.
+``session.rerun.reruns`` prepares a run; it runs in a child process, which the job line shows. This module asks for what
+is missing, starts the run, and opens its result. If something cannot be run, the reason is shown, so that no key is
+dead. If a dump names what is to be run and the user did not capture it, all of it is shown and the user is asked first;
+a yes holds as long as the comparison is open.
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ _BESIDE = (
 
 
 class Reruns:
-    """What can be run again for one comparison."""
+    """The reruns of one comparison."""
 
     def __init__(self, screen: ComparisonScreen) -> None:
         self._screen = screen
         self._owner = screen.owner
         self.shows_injected = True
-        """Whether injected errors are shown, where there are any."""
+        """Whether injected errors are shown, if there are any."""
         self._child = ReusableChild()
         self._trust = Trust()
         self._sources: Sources | None = None
-        """What is to be opened when its sources have run."""
+        """The sources to run before their comparison is opened."""
         self._operations: tuple[Pair, Path | None] | None = None
-        """The pair whose operations are being captured, and the reference's, once they are there."""
+        """The pair whose operations are being captured, and the reference's dump of them once it exists."""
 
     @property
     def _job_line(self) -> JobLine:
         return self._screen.query_one(JobLine)
 
     def close(self) -> None:
-        """Leave no child behind that waits for another run."""
+        """End the child process that waits for another run."""
         self._child.close()
 
     # --- whether something can be run ------------------------------------------------------------
@@ -87,7 +87,7 @@ class Reruns:
         return None if session is None else Rerunner(session, child=self._child, trust=self._trust)
 
     def _runnable(self, action: Action, *sides: Side) -> Rerunner | None:
-        """What runs sides again, where they can be run now; else the reason is told."""
+        """The rerunner, if these sides can be run now; otherwise shows the reason."""
         rerunner = self._rerunner()
         if not permissions_of(self._screen).reruns:
             why: str | None = NO_RERUNS
@@ -103,7 +103,9 @@ class Reruns:
         return rerunner
 
     def _begin(self, begin: Callable[[Rerunner], Run | StreamRun], title: str, purpose: Purpose, *sides: Side) -> None:
-        """Begin a run of the first of these sides, once the user has agreed to what the dumps of all of them name."""
+        """Begin a run of the first of these sides, once the user has agreed to everything that the dumps of all of them
+        name.
+        """
         if (rerunner := self._rerunner()) is None:
             return
         try:
@@ -126,7 +128,7 @@ class Reruns:
             raise CaptureError(NO_RERUNS)
 
     def _ask_consent(self, offer: RerunOffer, then: Callable[[], None]) -> None:
-        """Go on once the user has read what would be run, and typed yes."""
+        """Continue once the user has read what would be run, and typed yes."""
 
         def take(agreed: bool | None) -> None:
             if agreed:
@@ -135,10 +137,10 @@ class Reruns:
 
         self._screen.app.push_screen(Consent(offer), take)
 
-    # --- what was captured goes with the app, or stays ----------------------------------------------
+    # --- keeping captured dumps ---------------------------------------------------------------------
 
     def keep(self) -> None:
-        """Let the dumps that were captured for this comparison stay when the app ends."""
+        """Keep the dumps that were captured for this comparison when the app ends."""
         request = self._owner.request
         paths = (request.reference, request.candidate, request.injected, *self._owner.kept_dumps)
         kept = [path for path in paths if path is not None and keep_temporary_folder(path)]
@@ -150,7 +152,7 @@ class Reruns:
     # --- injection -------------------------------------------------------------------------------
 
     def mode(self) -> str:
-        """Where the injected errors come from, in a few words; nothing where there are none."""
+        """Where the injected errors come from, in a few words; empty if there are none."""
         session = self._owner.session
         if session is None or session.comparer.injected is None:
             return ""
@@ -159,7 +161,7 @@ class Reruns:
         return f"injected: {name}" if self.shows_injected else "injected errors hidden (i)"
 
     def toggle_injected(self) -> None:
-        """Show injected errors or hide them; offer a dump that lies beside the candidate, or a rerun."""
+        """Show or hide injected errors; if there are none, offer a dump beside the candidate, or a rerun."""
         screen, request = self._screen, self._owner.request
         if self._owner.session is None:
             tell(screen, "the dumps are still being opened", "warning")
@@ -175,7 +177,7 @@ class Reruns:
             self.inject()
 
     def _offer_beside(self, beside: Path) -> None:
-        """Ask before a dump counts that nobody named."""
+        """Ask before using a dump that nobody named."""
         reruns = [("rerun", "leave it, and rerun the candidate…")] if permissions_of(self._screen).reruns else []
         choices = (("take", "take it"), *reruns, ("leave", "leave it"))
 
@@ -190,7 +192,7 @@ class Reruns:
         self._screen.app.push_screen(Choose(title, choices, "take", f"{beside} {_BESIDE}"), take)
 
     def inject(self) -> None:
-        """Ask where, and rerun: at a layer that diverges usually there, else usually everywhere."""
+        """Ask where to inject, and rerun. The default is this layer if it diverges, else every layer."""
         pair, row = self._screen.pane.pair, self._screen.pane.row
         if self._runnable("inject", "candidate") is not None and pair is not None:
             title = f"Rerun the candidate with the reference's inputs; the cursor is on {pair.name}"
@@ -236,7 +238,10 @@ class Reruns:
         self._screen.app.push_screen(CaptureForm(str(offer.source), offer.settings), begin)
 
     def _stream(self, settings: Settings, window_bytes: int, rerunner: Rerunner) -> StreamRun:
-        """Compare the candidate while it runs. A process that waits with a model goes: the stream loads its own."""
+        """Compare the candidate while it runs.
+
+        A waiting process with a model is ended first: the stream loads its own.
+        """
         request, options = rerunner.stream(settings, window_bytes)
         self._child.close()
         self._child = ReusableChild()
@@ -263,7 +268,7 @@ class Reruns:
         self._begin(lambda again: again.operations(layer, "candidate"), title, purpose, "candidate")
 
     def _compare_operations(self, candidate: Path) -> None:
-        """Open both sides' operations, by the rules and tolerances of this comparison."""
+        """Open both sides' operations, with the rules and tolerances of this comparison."""
         if self._operations is None or (reference := self._operations[1]) is None:
             return
         owner = self._owner
@@ -273,7 +278,7 @@ class Reruns:
     # --- sources in place of dumps ---------------------------------------------------------------
 
     def run_sources(self, request: Request) -> bool:
-        """Where a side is a source, run it first; whether one is."""
+        """Run the first side that is a source; returns whether one is."""
         sources = Sources.of(request)
         if sources.side is not None:
             self._refuse_unless_permitted()
@@ -289,18 +294,18 @@ class Reruns:
         return True
 
     def _start_source(self, sources: Sources) -> None:
-        """In a thread: what the candidate is asked is read from the reference's dump."""
+        """In a thread, because the candidate's input is read from the reference's dump."""
         run = Run(sources.job(), self._child)
         title = f"capture {run.job.source}"
         self._screen.app.call_from_thread(self._job_line.start, run, title, Purpose.SOURCE)
 
-    # --- what came of it -------------------------------------------------------------------------
+    # --- the results of runs ---------------------------------------------------------------------
 
     def ended(self, message: JobLine.Ended) -> None:
-        """A run is over."""
+        """Handle the end of a run."""
         self._screen.refresh_bindings()
         if isinstance(message.end, Failed) and message.end.path is not None and not message.is_cancelled:
-            keep_temporary_folder(Path(message.end.path))  # the sentence says where it lies
+            keep_temporary_folder(Path(message.end.path))  # the error says where it is
         if message.purpose is Purpose.STREAM:
             self._tell_stream_end(message)
         elif isinstance(message.end, Done):
@@ -330,7 +335,7 @@ class Reruns:
                 self._compare_operations(path)
 
     def _tell_stream_end(self, message: JobLine.Ended) -> None:
-        """Where what was kept lies, or why there is nothing."""
+        """Say where the kept tensors are, or why there are none."""
         kept = "".join(f"; kept in {path}{_how_long(path)}" for path in self._owner.kept_dumps)
         if isinstance(message.end, Failed):
             tell(self._screen, f"{message.end.sentence}{kept}", "warning" if message.is_cancelled else "error")
@@ -339,5 +344,5 @@ class Reruns:
 
 
 def _how_long(path: Path) -> str:
-    """Of what was captured: that it goes with the app, where it does."""
+    """A remark for a captured dump that is deleted with the app."""
     return "; deleted when the app ends unless K keeps it" if is_temporary(path) else ""

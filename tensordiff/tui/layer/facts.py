@@ -1,6 +1,7 @@
-"""Who a layer is, in a few lines: names on both sides, types, shapes and views, verdict and why, what came in, a hint.
+"""The head of the layer screen: names on both sides, types, shapes and views, verdict and reason, the input's error, a
+hint.
 
-What the row says is shown at once; what must be read (each side's own shape, the hint) follows.
+What the row contains is shown at once; what must be read (each side's own shape, the hint) follows.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from tensordiff.tui.text import fit
 
 _LABEL = 11
 _WRAPPED = 2
-"""Lines that a sentence may take: on 80 columns one cuts most verdicts and hints in the middle."""
+"""Lines that a sentence may take: on 80 columns, one line would cut most verdicts and hints."""
 _SHORT = 20
 """Lines of a terminal that has none to spare."""
 
 
 class Facts(NamedTuple):
-    """What was read of a layer; None where it is not known yet."""
+    """What was read of a layer; None while it is unknown."""
 
     shapes: tuple[str, str] | None = None
     hint: Hint | None = None
     weights: str = ""
-    """Whether its weights are the same, where both dumps hold them."""
+    """Whether its weights are the same, if both dumps have them."""
     is_hinted: bool = False
     """Whether a hint was looked for."""
 
@@ -48,10 +49,10 @@ class FactsPane(Pane[Facts]):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.role = ""
-        """Culprit, where it is one."""
+        """``culprit``, if it is one."""
 
     def answers(self, subject: Subject, question: None) -> Iterator[Facts]:
-        """What is quick to read first."""
+        """First what is quick to read, then the rest."""
         found = Facts(subject.shapes)
         self.post_message(self.Answered(subject, question, found, "", False))
         yield found._replace(hint=subject.hint, is_hinted=subject.diverges, weights=subject.weights)
@@ -61,22 +62,22 @@ class FactsPane(Pane[Facts]):
         self.role = ""
 
     def show_role(self, role: str) -> None:
-        """Say that this is a culprit."""
+        """Show that this is a culprit."""
         self.role = role
         self.repaint()
 
     def repaint(self) -> None:
-        """Draw anew, as tall as there is to say.
+        """Draw again, with the height of the text.
 
-        The height is set: one that Textual asks for is kept by it until the next layout that it knows of, and of two
-        answers in a row the second may not have one of its own.
+        The height is set explicitly: Textual caches a computed height until the next layout that it knows of, and of
+        two answers in a row the second may not get one.
         """
         if self.content_size.width:
             self.styles.height = len(self._told(self.content_size.width))
         super().repaint()
 
     def get_content_height(self, _container: Size, _viewport: Size, width: int) -> int:
-        """As many lines as there is to say; asked for until the width is known."""
+        """The number of lines; used until the width is known."""
         return len(self._told(width))
 
     def _draw(self, width: int) -> Sequence[Line]:
@@ -126,13 +127,13 @@ class FactsPane(Pane[Facts]):
 
 
 def _two_ends(label: Piece, name: str, own: str, width: int) -> Line:
-    """A name at the left, a shape at the right."""
+    """A name on the left, a shape on the right."""
     room = max(8, width - _LABEL - cell_len(own) - 1)
     return [label, (fit(name, room), ""), (" ", ""), (own, "muted")]
 
 
 def _evident(hint: Hint) -> str:
-    """What kind of error it is, and the evidence that its sentence does not give already."""
+    """The kind of error, and the evidence that its sentence does not contain already."""
     evidence = "; ".join(
         f"{name} {_short(value)}" for name, value in hint.evidence.items() if not _is_told(value, hint.sentence)
     )
@@ -140,7 +141,7 @@ def _evident(hint: Hint) -> str:
 
 
 def _is_told(value: object, sentence: str) -> bool:
-    """Whether a sentence has a value, in as many digits as here or in one."""
+    """Whether a sentence contains a value, with these digits or with one."""
     return _short(value) in sentence or (isinstance(value, float) and f"{value:.0e}" in sentence)
 
 
@@ -154,7 +155,7 @@ def _short(value: object) -> str:
 
 
 def _numbers(row: Row) -> Line:
-    """Sizes of the error: of what came out, what came in, the one over the other, injected, against a golden."""
+    """Sizes of the error: of the output, the input, their ratio, injected, and relative to a golden run."""
     pieces: list[Piece] = [(f"{'rel_l2':<{_LABEL}}", "muted")]
     pieces.append((number(row.diff.rel_l2 if row.diff else None), row.verdict.name if row.diff else "muted"))
     if row.amplification and row.diff is not None:

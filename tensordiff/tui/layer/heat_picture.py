@@ -1,8 +1,8 @@
-"""A heatmap as lines of characters, and which part of the plane it shows. No widget in here.
+"""A heatmap as lines of characters, and the part of the plane that it shows. There is no widget in this module.
 
-A ``View`` says how finely each axis is shown and where the cursor stands. At zoom 0 the whole plane is in view; every
-step in halves the elements of a cell. Every change gives a new view, in which the cursor is in sight. Cells are drawn
-in colour, two in a character, or in shades, one in a character.
+A ``View`` defines how finely each axis is shown and where the cursor is. At zoom 0 the whole plane is in view; every
+step in halves the elements of a cell. Every change gives a new view with the cursor in sight. Cells are drawn in
+colour, two in a character, or in shades, one in a character.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Two = tuple[int, int]
 
 @dataclass(frozen=True)
 class View:
-    """A window on a plane of ``size`` elements, with ``room`` for so many cells."""
+    """A window on a plane of ``size`` elements, with ``room`` for a number of cells."""
 
     size: Two
     room: Two
     zoom: int = 0
     cursor: Two = (0, 0)
-    """The element pointed at."""
+    """The element under the cursor."""
     origin: Two = (0, 0)
-    """The first element in sight; a multiple of ``per_cell``."""
+    """The first visible element; a multiple of ``per_cell``."""
 
     @property
     def per_cell(self) -> Two:
@@ -49,19 +49,19 @@ class View:
         return (fit - 1).bit_length()
 
     def edges(self, k: int) -> tuple[int, ...]:
-        """Where the cells in sight begin along an axis, and where the last ends."""
+        """The first elements of the visible cells along an axis, and the end of the last cell."""
         per = self.per_cell[k]
         end = min(self.size[k], self.origin[k] + per * self.room[k])
         return (*range(self.origin[k], end, per), end)
 
     @property
     def cell(self) -> Two:
-        """The cell under the cursor, counted in sight."""
+        """The cell under the cursor, counted among the visible ones."""
         down, across = ((self.cursor[k] - self.origin[k]) // self.per_cell[k] for k in (0, 1))
         return down, across
 
     def without_cursor(self) -> View:
-        """What is in sight, wherever the cursor stands: what a picture depends on."""
+        """The view without its cursor: what a picture depends on."""
         return replace(self, cursor=self.origin)
 
     def fitted(self, size: Two, room: Two) -> View:
@@ -70,32 +70,32 @@ class View:
         return replace(self, size=size, room=room)._settled()
 
     def moved(self, down: int, across: int) -> View:
-        """The cursor so many cells on."""
+        """The view with the cursor moved by a number of cells."""
         return self.to((self.cursor[0] + down * self.per_cell[0], self.cursor[1] + across * self.per_cell[1]))
 
     def paged(self, down: int, across: int) -> View:
-        """The cursor so many screenfuls on."""
+        """The view with the cursor moved by a number of screenfuls."""
         return self.moved(down * max(1, self.room[0] - 1), across * max(1, self.room[1] - 1))
 
     def to(self, element: Two) -> View:
-        """The cursor on an element."""
+        """The view with the cursor on an element."""
         return replace(self, cursor=element)._settled()
 
     def at_cell(self, row: int, column: int) -> View:
-        """The cursor on a cell in sight."""
+        """The view with the cursor on a visible cell."""
         rows, columns = self.edges(0), self.edges(1)
         row, column = (max(0, min(at, len(edges) - 2)) for at, edges in ((row, rows), (column, columns)))
         return self.to((rows[row], columns[column]))
 
     def zoomed(self, by: int) -> View:
-        """Closer or further, the cursor in the middle where that can be; 0 is the whole plane."""
+        """The view zoomed in or out, with the cursor in the middle if possible; 0 shows the whole plane."""
         zoom = max(0, min(self.zoom + by, self.deepest)) if by else 0
         nearer = replace(self, zoom=zoom)
         middle = tuple(self.cursor[k] - nearer.per_cell[k] * self.room[k] // 2 for k in (0, 1))
         return replace(nearer, origin=(middle[0], middle[1]))._settled()
 
     def _settled(self) -> View:
-        """All within bounds, the cursor in sight."""
+        """The view within bounds, with the cursor visible."""
         zoom = max(0, min(self.zoom, self.deepest))
         whole = replace(self, zoom=zoom)
         cursor = tuple(max(0, min(self.cursor[k], self.size[k] - 1)) for k in (0, 1))
@@ -110,20 +110,20 @@ def _per(size: int, room: int, zoom: int) -> int:
 
 
 def _origin(wanted: int, cursor: int, size: int, per: int, room: int) -> int:
-    """The first cell to show so that the cursor is in sight and no room is left empty."""
+    """The first cell to show, so that the cursor is visible and no room is left empty."""
     cells, at, first = -(-size // per), cursor // per, wanted // per
     first = max(at - room + 1, min(first, at))
     return max(0, min(first, cells - room)) * per
 
 
 Places = NDArray[np.int64]
-"""Of each cell, which colour it has."""
+"""The index of each cell's colour."""
 GUTTER = 7
 SHADES = " ·░▒▓█"
 _ODD, _ENDLESS, _CURSOR = "×", "∞", "┼"
 _WIDEST, _TALLEST = 6, 3
 _APART = 8
-"""Characters from one column number to the next, at least."""
+"""The least number of characters between column numbers."""
 
 
 class Picture(NamedTuple):
@@ -135,20 +135,20 @@ class Picture(NamedTuple):
     """The number beside each row of cells."""
     columns: Sequence[int]
     cursor: Two
-    """A cell; outside of all cells where there is none."""
+    """A cell; outside of all cells if there is none."""
     tall: int
     """Lines that a cell takes; half lines in colour."""
     wide: int
 
     @staticmethod
     def stretch(shape: Sequence[int], room: Two, in_shades: bool) -> Two:
-        """How large to draw a cell: larger than it must be where there is room."""
+        """How large to draw a cell: larger than necessary if there is room."""
         tallest = _TALLEST if in_shades else 2 * _TALLEST
         return max(1, min(tallest, room[0] // max(1, shape[0]))), max(1, min(_WIDEST, room[1] // max(1, shape[1])))
 
 
 def ruler(picture: Picture) -> Line:
-    """Numbers of the columns."""
+    """The numbers of the columns."""
     text, taken = [" "] * (len(picture.columns) * picture.wide + 24), 0
     for k, column in enumerate(picture.columns):
         label, at = str(column), k * picture.wide
@@ -159,7 +159,7 @@ def ruler(picture: Picture) -> Line:
 
 
 def legend(scale: Scale, ramp: Ramp | None) -> Line:
-    """What a colour or shade stands for; shades where there is no ramp."""
+    """What a colour stands for or, without a ramp, a shade."""
     low, high = (f"1e{end:+03.0f}" for end in (scale.low, scale.high))
     pieces: list[Piece] = [(" " * GUTTER, ""), (f"{low} ", "muted")]
     if ramp is None:
@@ -173,7 +173,7 @@ def legend(scale: Scale, ramp: Ramp | None) -> Line:
 
 
 def shaded(picture: Picture) -> Iterator[Line]:
-    """One cell a character, or more characters a cell."""
+    """The picture in shades: one cell a character, or more characters a cell."""
     for row, number in enumerate(picture.rows):
         for k in range(picture.tall):
             cells = (_shaded_cell(picture, row, column, k) for column in range(len(picture.columns)))
@@ -188,7 +188,7 @@ def _shaded_cell(picture: Picture, row: int, column: int, line: int) -> Piece:
 
 
 def _shade(value: float, scale: Scale) -> str:
-    """A shade by size; nothing is no error at all."""
+    """The shade for an error; blank for no error at all."""
     if not math.isfinite(value):
         return _mark(value)
     if value == 0:
@@ -200,7 +200,7 @@ def _shade(value: float, scale: Scale) -> str:
 
 
 def coloured(picture: Picture, ramp: Ramp) -> Iterator[Line]:
-    """Two cells a character, one above the other, or more characters a cell."""
+    """The picture in colour: two cells a character, one above the other, or more characters a cell."""
     halves = picture.cells.shape[0] * picture.tall
     shares = picture.scale.shares(np.nan_to_num(picture.cells, nan=1.0, posinf=1.0))
     places = np.vstack([ramp.places(shares, picture.cells == 0), np.full(len(picture.columns), NOTHING)])
@@ -214,7 +214,7 @@ def coloured(picture: Picture, ramp: Ramp) -> Iterator[Line]:
 
 
 def _two_rows(picture: Picture, ramp: Ramp, places: Places, above: int, below: int) -> list[Piece]:
-    """A line of characters, each with an upper and a lower cell; a mark takes both."""
+    """A line of characters, each with an upper and a lower cell; a mark covers both."""
     text, pairs = "▀" * picture.wide, zip(places[above].tolist(), places[below].tolist(), strict=True)
     line: list[Piece] = [(text, ramp.halves(upper, lower)) for upper, lower in pairs]
     rows = [row for row in {above, below} if row < len(picture.rows)]

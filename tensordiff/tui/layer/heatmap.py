@@ -1,7 +1,7 @@
-"""Where the errors are: a picture of |error| over two axes, on a log scale, each cell the largest of its block.
+"""The heatmap: |error| over two axes, on a log scale, each cell the largest of its block.
 
-In colour a character holds two cells, one above the other; in shades (``░▒▓█``) it holds one and needs no colour.
-A NaN is ``×`` and an infinity ``∞`` in either. The cell under the cursor is read out in words.
+In colour a character holds two cells, one above the other; in shades (``░▒▓█``) it holds one and needs no colour. A NaN
+is ``×`` and an infinity ``∞`` in either. The cell under the cursor is described in words.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AROUND = 5
 
 
 class Chosen(NamedTuple):
-    """Two axes of a form."""
+    """Two axes of a tensor's form."""
 
     form: NamedShape
     down: int
@@ -33,12 +33,12 @@ class Chosen(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What is seen: ``token × channel``."""
+        """The axes: ``token × channel``."""
         return " × ".join(filter(None, (self.form.names[axis] for axis in (self.down, self.across)))) or "scalar"
 
 
 class Question(NamedTuple):
-    """Which axes, how many heads a person said, and which part of the plane; the last is known once the axes are."""
+    """The choice of axes, the number of heads that the user gave, and the view, which is known once the axes are."""
 
     axes: int
     heads: int | None
@@ -67,22 +67,22 @@ class HeatmapPane(Pane[Heat]):
         self.heads: int | None = None
         self.view = View((1, 1), (1, 1))
         self.shades: bool | None = None
-        """None is as the terminal can."""
+        """None follows the terminal."""
         self._wanted: tuple[int, ...] | None = None
         self._scales: dict[tuple[Chosen, Subject], Scale] = {}
 
     @property
     def in_shades(self) -> bool:
-        """Whether to do without colour."""
+        """Whether to draw without colour."""
         return self.app.no_color if self.shades is None else self.shades
 
     def begin(self) -> None:
-        """The whole of another tensor."""
+        """Show the whole of another tensor."""
         self.heads, self.view, self._wanted = None, View((1, 1), (1, 1)), None
         self._scales.clear()
 
     def question(self) -> Question:
-        """Axes, and the part in view, with the room there is now; where the cursor is asks nothing."""
+        """The axes, and the view for the current room; the position of the cursor does not matter."""
         room = self._room
         return Question(self.axes, self.heads, self.view.fitted(self.view.size, room).without_cursor())
 
@@ -105,7 +105,7 @@ class HeatmapPane(Pane[Heat]):
             yield Heat(chosen, len(choices), view, cells, scale or scale_of(cells))
 
     def take(self) -> None:
-        """The size of the plane is known now; its parts keep the scale that the whole was last drawn with."""
+        """Take the size of the plane, now that it is known. Zoomed views keep the scale of the whole plane."""
         if self.answer is None or self.subject is None:
             return
         answer = self.answer
@@ -113,14 +113,14 @@ class HeatmapPane(Pane[Heat]):
         self._wanted = None
         self.view = self.view.fitted(answer.view.size, self._room).to(cursor)
         if self.view.without_cursor() != answer.view.without_cursor():
-            self.ask()  # there is other room meanwhile
+            self.ask()  # the room has changed meanwhile
         elif self.is_whole:
             if not answer.view.zoom:
                 self._scales[answer.chosen, self.subject] = answer.scale
             self.asked = self.subject, self.question()
 
     def _wanted_in(self, answer: Heat) -> tuple[int, int] | None:
-        """Where on the plane the element lies that was asked for."""
+        """The position of the requested element on the plane."""
         if self._wanted is None or self.subject is None:
             return None
         place = self.subject.form.index_in(answer.chosen.form, self._wanted)
@@ -129,12 +129,12 @@ class HeatmapPane(Pane[Heat]):
     # --- what can be done ------------------------------------------------------------------------
 
     def next_axis(self) -> None:
-        """Over the next two axes."""
+        """Show the next two axes."""
         count = self.answer.planes if self.answer else 1
         self._over((self.axes % count + 1) % count)
 
     def choose_heads(self, heads: int | None) -> None:
-        """Another number of heads: tokens by heads."""
+        """Set the number of heads, and show tokens by heads."""
         if heads is not None:
             self.heads = heads
             self._over(-2)
@@ -144,24 +144,24 @@ class HeatmapPane(Pane[Heat]):
         self.ask()
 
     def toggle_shades(self) -> None:
-        """Shades or colours; a character holds one cell or two."""
+        """Switch between shades and colours."""
         self.shades = not self.in_shades
         self._look(self.view.fitted(self.view.size, self._room))
 
     def zoom(self, by: int) -> None:
-        """Closer, further, or the whole."""
+        """Zoom in or out, or show the whole."""
         self._look(self.view.zoomed(by))
 
     def move(self, x: int, y: int) -> None:
-        """To the next cell."""
+        """Move to the next cell."""
         self._look(self.view.moved(y, x))
 
     def page(self, x: int, y: int) -> None:
-        """A screenful on."""
+        """Move by a screenful."""
         self._look(self.view.paged(y, x))
 
     def go(self, index: tuple[int, ...]) -> None:
-        """To an element of the tensor."""
+        """Go to an element of the tensor."""
         self._wanted = index
         if self.answer is not None and (place := self._wanted_in(self.answer)):
             self._wanted = None
@@ -173,14 +173,14 @@ class HeatmapPane(Pane[Heat]):
         self.ask()
 
     def point(self, x: int, y: int) -> None:
-        """To the cell under the mouse."""
+        """Go to the cell under the mouse."""
         if self.answer is not None and y >= 2:
             picture = self.picture(self.answer)
             line = (y - 2) * (1 if self.in_shades else 2)
             self._look(self.view.at_cell(line // picture.tall, (x - GUTTER) // picture.wide))
 
     def open(self) -> None:
-        """Go to the worst element of the cell; found in a thread."""
+        """Go to the worst element of the cell, which a thread finds."""
         if self.answer is not None and self.subject is not None:
             answer, subject = self.answer, self.subject
             block = self._block(answer)
@@ -204,7 +204,7 @@ class HeatmapPane(Pane[Heat]):
         return Picture(answer.cells, answer.scale, rows, columns, self._cursor(answer), tall, wide)
 
     def draw(self, answer: Heat) -> Sequence[Line]:
-        """Title, column numbers, cells, the scale, and what the cursor is on."""
+        """Title, column numbers, cells, the scale, and the cell under the cursor."""
         picture, ramp = self.picture(answer), None if self.in_shades else Ramp.of(self.app)
         lines = list(shaded(picture) if ramp is None else coloured(picture, ramp))
         room = max(1, self.content_size.height - _AROUND)
@@ -225,7 +225,7 @@ class HeatmapPane(Pane[Heat]):
         return [(f"|Δ| {chosen.title}", "title"), (f"  {sizes}  {each}{more}", "muted")]
 
     def _cursor(self, answer: Heat) -> tuple[int, int]:
-        """The cell of the answer under the cursor; none while the part that holds it is being read."""
+        """The answer's cell under the cursor; none while the part that contains it is being read."""
         is_shown = self.view.without_cursor() == answer.view.without_cursor()
         return self.view.cell if is_shown else (-1, -1)
 
@@ -246,7 +246,7 @@ class HeatmapPane(Pane[Heat]):
 
 
 def _choices(form: NamedShape, heads: int | None) -> list[Chosen]:
-    """Pairs of axes to look over, the last two first; those with heads at the end."""
+    """The pairs of axes to choose from, the last two axes first; those with heads at the end."""
     flat = form.at_least_2d()
     axes = [axis for axis, size in enumerate(flat.shape) if size > 1]
     axes = axes if len(axes) >= 2 else sorted({*axes, len(flat.shape) - 1, len(flat.shape) - 2})[-2:]
@@ -261,7 +261,7 @@ def _choices(form: NamedShape, heads: int | None) -> list[Chosen]:
 
 
 def _called(axis: str) -> str:
-    """An axis before a place on it: one without a name of its own has a number already."""
+    """The name of an axis in front of an index; a name that ends in a digit gets a colon."""
     return f"{axis}:" if axis[-1].isdigit() else axis
 
 

@@ -1,4 +1,4 @@
-"""How large the errors are: one bar a bin, log-spaced; equal, NaN and infinite elements counted apart."""
+"""The histogram of errors: a bar for each log-spaced bin; equal, NaN and infinite elements are counted separately."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HistogramPane(Pane[Histogram]):
         self.is_log, self.top = False, 0
 
     def begin(self) -> None:
-        """From the top again."""
+        """Go back to the top."""
         self.top = 0
 
     def answers(self, subject: Subject, _question: None) -> Iterator[Histogram]:
@@ -34,12 +34,12 @@ class HistogramPane(Pane[Histogram]):
         return histogram(*subject.sides)
 
     def toggle_log(self) -> None:
-        """Counts on a log scale or linear."""
+        """Switch between a log and a linear scale."""
         self.is_log = not self.is_log
         self.repaint()
 
     def move(self, _x: int, y: int) -> None:
-        """Scroll, where there are more bins than lines."""
+        """Scroll, if there are more bins than lines."""
         self.top = max(0, self.top + y)
         self.repaint()
 
@@ -48,7 +48,7 @@ class HistogramPane(Pane[Histogram]):
         self.move(0, y * max(1, self.content_size.height - 6))
 
     def draw(self, answer: Histogram) -> Sequence[Line]:
-        """How many are where, from the largest errors down."""
+        """The number of elements in each bin, from the largest errors down."""
         width, height = self.content_size
         room = max(1, height - 5)
         shown = _fitting(answer, room)
@@ -91,13 +91,13 @@ def _log_share(count: int, most: int) -> float:
 
 
 def _filled(share: float, width: int, count: int) -> str:
-    """A bar to an eighth of a character; never nothing for something."""
+    """A bar with the precision of an eighth of a character; never empty for a nonzero count."""
     eighths = max(round(share * width * 8), 1 if count else 0)
     return "█" * (eighths // 8) + _PARTS[eighths % 8].strip()
 
 
 def _apart(answer: Histogram, total: int) -> list[Line]:
-    """What has no place among the bins."""
+    """The elements that are in no bin."""
     equal = (f"equal {answer.zero:,} ({format_percent_of(answer.zero, total)})", "")
     nan = (f"   NaN on one side {answer.nan:,}", "diverges" if answer.nan else "muted")
     inf = (f"   infinitely apart {answer.inf:,}", "diverges" if answer.inf else "muted")

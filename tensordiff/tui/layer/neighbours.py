@@ -1,4 +1,4 @@
-"""What stands around a layer: were its inputs clean, what lies within and around it, what ran before and after."""
+"""The rows around a layer: whether its inputs were clean, what is within and around it, what ran before and after."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Neighbours(NamedTuple):
     around: RowNeighbours
 
     def groups(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """What each is to this layer, and where it stands."""
+        """The groups: a title, and the positions of the rows."""
         found = self.around
         yield self._inputs_title(), found.inputs
         yield "its other outputs", found.outputs
@@ -48,24 +48,24 @@ class Neighbours(NamedTuple):
 
 
 class NeighboursPane(ListPane[Neighbours]):
-    """Rows to walk to."""
+    """A list of rows to go to."""
 
     @dataclass
     class Walked(Message):
-        """A row was chosen to go to."""
+        """The user chose a row to go to."""
 
         at: int
 
     def answers(self, subject: Subject, _question: None) -> Iterator[Neighbours]:
-        """Look around."""
+        """Find the neighbours."""
         yield Neighbours(subject.rows, subject.at, subject.around)
 
     def heading(self, _answer: Neighbours) -> Sequence[Line]:
-        """What this is."""
+        """The title."""
         return [[("around this layer", "title"), ("  enter: go there", "muted")]]
 
     def _lines(self, answer: Neighbours) -> Iterator[tuple[Line, int | None]]:
-        """Each line, and the row it is of; titles have none."""
+        """Each line with its row; titles have none."""
         for title, rows in answer.groups():
             if rows or title.startswith("its inputs"):
                 yield [(title, "muted")], None
@@ -73,11 +73,11 @@ class NeighboursPane(ListPane[Neighbours]):
                 yield _line(answer.rows[k], self.content_size.width), k
 
     def body(self, answer: Neighbours) -> Sequence[Line]:
-        """Rows by what they are to this one."""
+        """Rows, grouped by their relation to this one."""
         return [line for line, _ in self._lines(answer)]
 
     def stops(self, answer: Neighbours) -> Sequence[int]:
-        """Rows, not titles."""
+        """The lines with rows."""
         return [k for k, (_, row) in enumerate(self._lines(answer)) if row is not None]
 
     def open(self) -> None:

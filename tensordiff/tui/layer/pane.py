@@ -1,8 +1,9 @@
-"""A view of one layer: it asks a question about its subject in a thread, and draws the answer line by line.
+"""A view of one layer: it computes an answer about its subject in a thread, and draws it line by line.
 
-Every tab of the layer screen is a ``Pane``; one that is a list of lines with a cursor is a ``ListPane``. A question is
-all that an answer depends on; where the subject or the question has changed meanwhile, the answer is dropped. Where
-there is nothing to show, a sentence is shown. Lines are pieces of text with a style by name, never markup.
+Every tab of the layer screen is a ``Pane``; one that is a list of lines with a cursor is a ``ListPane``. A question
+contains everything that an answer depends on; if the subject or the question has changed meanwhile, the answer is
+dropped. If there is nothing to show, a sentence is shown. Lines are pieces of text, each with the name of a style,
+never markup.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tensordiff.tui.threads import ThreadFailed, in_thread
 
 A = TypeVar("A")
 Piece = tuple[str, str | Style]
-"""A text, and how it is drawn: the name of a style, or a style that has both colours."""
+"""A text, and the name of a style, or a style that has both colours."""
 Line = Sequence[Piece]
 
 STYLES = ("muted", "title", "bar", "here", "peak", "cursor", "agrees", "drifts", "diverges", "unknown")
@@ -59,11 +60,11 @@ class Pane(Widget, Generic[A], can_focus=True):
     }
     """
     can: ClassVar[frozenset[str]] = frozenset()
-    """Which of the screen's actions mean something here."""
+    """The screen's actions that work in this view."""
 
     @dataclass
     class Answered(Message, bubble=False):
-        """A thread has an answer, or a part of one, or a sentence why there is none."""
+        """A thread has an answer, a part of one, or a sentence why there is none."""
 
         subject: Subject
         question: Hashable
@@ -73,7 +74,7 @@ class Pane(Widget, Generic[A], can_focus=True):
 
     @dataclass
     class Pointed(Message):
-        """An element was pointed at, by its index in the common shape."""
+        """The user pointed at an element, given by its index in the common shape."""
 
         index: tuple[int, ...]
 
@@ -91,33 +92,33 @@ class Pane(Widget, Generic[A], can_focus=True):
     # --- for a view to say -----------------------------------------------------------------------
 
     def question(self) -> Hashable:
-        """All that the answer depends on beside the subject."""
+        """Everything that the answer depends on besides the subject."""
         return None
 
     def answers(self, subject: Subject, question: Any) -> Iterator[A]:
-        """Find the answer, in a thread; each that is yielded is of more than the one before."""
+        """Find the answer, in a thread; each yielded answer is more complete than the one before."""
         raise NotImplementedError
 
     def draw(self, answer: A) -> Sequence[Line]:
-        """The answer as lines, in the room there is (``content_size``)."""
+        """The answer as lines that fit into ``content_size``."""
         raise NotImplementedError
 
     def begin(self) -> None:
-        """There is another subject: forget what was pointed at in the last."""
+        """Prepare for another subject: forget the cursor's position in the previous one."""
 
     def move(self, x: int, y: int) -> None:
-        """Move the cursor by so many places."""
+        """Move the cursor."""
 
     def page(self, x: int, y: int) -> None:
-        """Move the cursor by so many screenfuls."""
+        """Move the cursor by screenfuls."""
 
     def point(self, x: int, y: int) -> None:
-        """The mouse was clicked at this character."""
+        """Handle a click on this character."""
 
     # --- asking ----------------------------------------------------------------------------------
 
     def look_at(self, subject: Subject) -> None:
-        """Show another row; at once if this view is shown, else when it will be."""
+        """Show another row: at once if this view is shown, else when it will be."""
         self.subject, self.answer, self.asked = subject, None, None
         self.sentence = "reading…"
         self.begin()
@@ -125,9 +126,9 @@ class Pane(Widget, Generic[A], can_focus=True):
         self.repaint()
 
     def ask(self) -> None:
-        """Find an answer to the present question, unless it is there or under way."""
+        """Find an answer to the current question, unless it is there or in progress."""
         if self.subject is None or not (self.display and self.content_size):
-            return  # a view that has no room yet is asked when it has
+            return  # a view without room asks once it has some
         if self.asked == (self.subject, self.question()):
             return
         self.asked = self.subject, self.question()
@@ -156,10 +157,10 @@ class Pane(Widget, Generic[A], can_focus=True):
             self.repaint()
 
     def take(self) -> None:
-        """An answer has come."""
+        """Called when an answer has come."""
 
     def on_thread_failed(self, event: ThreadFailed) -> None:
-        """A bug of ours is said too, and does not end the program."""
+        """Report a bug in a view without ending the app."""
         event.stop()
         self.answer, self.sentence = None, f"this view failed: {event.error!r}; the others still work"
         self.notify(printable(self.sentence), severity="error", markup=False)
@@ -168,7 +169,7 @@ class Pane(Widget, Generic[A], can_focus=True):
     # --- drawing ---------------------------------------------------------------------------------
 
     def repaint(self) -> None:
-        """Draw anew, and have only those lines painted that have changed."""
+        """Draw again, repainting only the lines that have changed."""
         before, self._drawn, self._strips = self._drawn[1], (None, ()), None
         now = self.lines() if before and self.is_attached else ()
         changed = [y for y, (old, new) in enumerate(zip(before, now, strict=False)) if old != new]
@@ -178,7 +179,7 @@ class Pane(Widget, Generic[A], can_focus=True):
             self.refresh(*(Region(0, y + self.gutter.top, self.size.width, 1) for y in changed))
 
     def lines(self) -> Sequence[Line]:
-        """What is drawn, as it fits now."""
+        """The lines for the current size."""
         width, height = self.content_size
         key = width, height, self.app.theme, self.has_focus
         if self._drawn[0] != key:
@@ -198,7 +199,7 @@ class Pane(Widget, Generic[A], can_focus=True):
         return self._strips[y] if y < len(self._strips) else Strip.blank(width, self.rich_style)
 
     def _inked(self, lines: Sequence[Line], width: int) -> list[Strip]:
-        """All lines in colour; those that were drawn alike before are kept, for Textual keeps what it made of them."""
+        """All lines with styles. Strips of unchanged lines are kept, because Textual caches what it made of them."""
         base = self.rich_style
         styles = {name: self.get_component_rich_style(f"pane--{name}") for name in STYLES} | {"": base}
         how, before = (width, styles), self._inked_before
@@ -212,22 +213,22 @@ class Pane(Widget, Generic[A], can_focus=True):
         return made
 
     def notify_style_update(self) -> None:
-        """Colours have changed: after the theme, whose name is known before its colours are."""
+        """Draw again after the colours changed, which happens after the name of the theme is known."""
         super().notify_style_update()
         self._drawn, self._strips = (None, ()), None
         self.refresh()
 
     def text(self) -> str:
-        """What is drawn, as plain text."""
+        """The lines as plain text."""
         return "\n".join(plain(line).rstrip() for line in self.lines())
 
     def on_resize(self) -> None:
-        """There is other room, and perhaps another question."""
+        """Draw for the new size, which may be another question."""
         self.repaint()
         self.ask()
 
     def on_show(self) -> None:
-        """It is seen for the first time, or again."""
+        """Find an answer once the view is shown."""
         self.ask()
 
     def on_click(self, event: events.Click) -> None:
@@ -237,11 +238,11 @@ class Pane(Widget, Generic[A], can_focus=True):
             self.point(at.x, at.y)
 
     def on_mouse_scroll_down(self) -> None:
-        """The wheel moves the cursor."""
+        """Move the cursor with the wheel."""
         self.move(0, 3)
 
     def on_mouse_scroll_up(self) -> None:
-        """The wheel moves the cursor."""
+        """Move the cursor with the wheel."""
         self.move(0, -3)
 
 
@@ -256,7 +257,7 @@ def plain(line: Line) -> str:
 
 
 def wrapped(text: str, width: int) -> Iterable[str]:
-    """Lines of at most so many cells, cut at spaces where there are any."""
+    """Wrap a text into lines of at most ``width`` cells, at spaces if possible."""
     line = ""
     for word in text.split(" "):
         longer = f"{line} {word}" if line else word
@@ -271,7 +272,7 @@ def wrapped(text: str, width: int) -> Iterable[str]:
 
 
 class ListPane(Pane[A], Generic[A]):
-    """Lines, one of which is pointed at."""
+    """A list of lines with a cursor."""
 
     can: ClassVar[frozenset[str]] = frozenset({"move", "page", "open"})
 
@@ -282,35 +283,35 @@ class ListPane(Pane[A], Generic[A]):
     # --- for a list to say -----------------------------------------------------------------------
 
     def heading(self, answer: A) -> Sequence[Line]:
-        """Lines that stay."""
+        """The lines at the top, which do not scroll."""
         raise NotImplementedError
 
     def body(self, answer: A) -> Sequence[Line]:
-        """All lines that may be scrolled."""
+        """All lines that can be scrolled."""
         raise NotImplementedError
 
     def stops(self, answer: A) -> Sequence[int]:
-        """Numbers of the lines that can be pointed at."""
+        """Indices of the lines that the cursor can be on."""
         raise NotImplementedError
 
     # --- the rest --------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """From the top again."""
+        """Go back to the top."""
         self.at = self.top = 0
 
     def move(self, _x: int, y: int) -> None:
-        """To another line."""
+        """Move to another line."""
         if self.answer is not None:
             self.at = max(0, min(self.at + y, len(self.stops(self.answer)) - 1))
             self.repaint()
 
     def page(self, _x: int, y: int) -> None:
-        """A screenful on."""
+        """Move by a screenful."""
         self.move(0, y * max(1, self.content_size.height - 4))
 
     def point(self, _x: int, y: int) -> None:
-        """To the line under the mouse; a second click opens it."""
+        """Go to the line under the mouse; a second click opens it."""
         if self.answer is None:
             return
         line = y - len(self.heading(self.answer)) + self.top
@@ -322,10 +323,10 @@ class ListPane(Pane[A], Generic[A]):
                 self.open()
 
     def open(self) -> None:
-        """Go where the line points to."""
+        """Open the line under the cursor."""
 
     def draw(self, answer: A) -> Sequence[Line]:
-        """The heading and as many lines as fit."""
+        """The heading, and as many lines as fit."""
         width, height = self.content_size
         heading, lines, stops = self.heading(answer), list(self.body(answer)), self.stops(answer)
         room = max(1, height - len(heading))

@@ -1,7 +1,7 @@
 """The error along one axis, as bars: which tokens, which channels, which heads.
 
-A bar is as high as the root mean square of its slice's errors, its shade as high as the largest. Where there are
-more places than columns a bar stands for several, and is as high as the worst of them.
+The height of a bar is the root mean square of its slice's errors, its shade reaches up to the largest error. If there
+are more positions than columns, a bar stands for several of them and shows the worst.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _GUTTER = 7
 _WIDEST_BAR = 16
 
 Bar = Sequence[Piece]
-"""What is seen of it in each line, from below."""
+"""A bar's piece in each line, from below."""
 
 
 class Profile(NamedTuple):
-    """The error along one of the axes there are."""
+    """The error along one of the axes."""
 
     along: AxisErrors
     axes: tuple[str, ...]
     """The names of all axes, with their lengths."""
     name: str
     token_ids: tuple[int, ...]
-    """What each place stands for, if these are tokens."""
+    """The token ids of the positions, if these are tokens."""
 
 
 class ProfilePane(Pane[Profile]):
@@ -50,11 +50,11 @@ class ProfilePane(Pane[Profile]):
         self.heads: int | None = None
 
     def begin(self) -> None:
-        """Heads are those of one tensor; the axis is kept, as far as there is one."""
+        """Reset the heads, which belong to one tensor; keep the axis, as far as it exists."""
         self.heads, self.at = None, 0
 
     def question(self) -> tuple[int, int | None]:
-        """Which axis, and how many heads a person said."""
+        """The axis, and the number of heads that the user gave."""
         return self.axis, self.heads
 
     def answers(self, subject: Subject, question: tuple[int, int | None]) -> Iterator[Profile]:
@@ -72,32 +72,32 @@ class ProfilePane(Pane[Profile]):
     # --- the cursor ------------------------------------------------------------------------------
 
     def next_axis(self) -> None:
-        """Along the next axis."""
+        """Show the next axis."""
         count = len(self.answer.axes) if self.answer else 1
         self.axis, self.at = (self.axis % count + 1) % count, 0
         self.ask()
 
     def choose_heads(self, heads: int | None) -> None:
-        """Another number of heads, and along them."""
+        """Set the number of heads, and show the error along them."""
         if self.subject is not None and heads is not None:
             self.heads, self.axis, self.at = heads, -2, 0
             self.ask()
 
     def toggle_log(self) -> None:
-        """Log scale or linear."""
+        """Switch between a log and a linear scale."""
         self.is_log = not self.is_log
         self.repaint()
 
     def move(self, x: int, y: int) -> None:
-        """To another bar."""
+        """Move to another bar."""
         self._go(self.at + (x + y) * self._per_bar)
 
     def page(self, x: int, y: int) -> None:
-        """A tenth of the axis on."""
+        """Move by a tenth of the axis."""
         self._go(self.at + (x + y) * max(1, len(self.answer.along.rms) // 10 if self.answer else 1))
 
     def point(self, x: int, _y: int) -> None:
-        """To the bar under the mouse."""
+        """Go to the bar under the mouse."""
         self._go((x - _GUTTER) // self._bar_width * self._per_bar)
 
     def _go(self, at: int) -> None:
@@ -124,7 +124,7 @@ class ProfilePane(Pane[Profile]):
         return max(1, min(_WIDEST_BAR, self._room // max(1, self._places)))
 
     def draw(self, answer: Profile) -> Sequence[Line]:
-        """Title, bars over an axis, and what the cursor is on."""
+        """Title, bars over an axis, and the bar under the cursor."""
         height = self.content_size.height
         per, starts = self._per_bar, np.arange(0, self._places, self._per_bar)
         rms, largest = (np.maximum.reduceat(side, starts) for side in answer.along)
@@ -145,7 +145,7 @@ class ProfilePane(Pane[Profile]):
         return [*pieces, ("█", "bar"), (" rms  ", "muted"), (SHADE, "peak"), (" largest", "muted")]
 
     def _bars(self, y: int, bars: Sequence[Bar], label: str) -> Line:
-        """One line through all bars; neighbours that look alike there are one piece."""
+        """One line through all bars; neighbours that look the same in it are one piece."""
         width, here = self._bar_width, self.at // self._per_bar
         gap = " " if width > 1 else ""
         line: list[Piece] = [(f"{label:>{_GUTTER - 1}}│", "muted")]
@@ -157,7 +157,7 @@ class ProfilePane(Pane[Profile]):
         return line
 
     def _ruler(self, bars: int, per: int) -> Line:
-        """Numbers under the bars where there is room for them, and a mark under the cursor."""
+        """Numbers under the bars if they fit, and a mark under the cursor."""
         width = self._bar_width
         text = [" "] * (bars * width + 8)
         taken = 0
@@ -191,7 +191,7 @@ class ProfilePane(Pane[Profile]):
 
 
 def _step(width: int, bars: int) -> int:
-    """Bars between numbers: 1, 2, 5, 10 and so on, so that numbers stand apart."""
+    """The step between numbered bars, from 1, 2, 5, 10 and so on, so that the numbers do not touch."""
     for step in (1, 2, 5, 10, 20, 50, 100):
         if step * width >= 4 and step * width * 3 >= len(f"{bars:,}") * 3 + 3:
             return step
@@ -220,7 +220,7 @@ def _bar(scale: Scale, rows: int, rms: float, largest: float) -> Bar:
 
 
 def _part(solid: int, tall: int, y: int) -> Piece:
-    """What of a bar is seen in a line, from how many eighths of it lie above the line's foot."""
+    """The part of a bar in a line, from how many eighths of it are above the line's bottom."""
     if solid > 0:
         return EIGHTHS[min(solid, 8)], "bar"
     return (SHADE, "peak") if tall >= 4 or (tall > 0 and y == 0) else (" ", "")

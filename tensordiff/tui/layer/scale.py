@@ -1,4 +1,4 @@
-"""Scales for errors: heights with labels beside them, on a log or a linear scale, and colours of the theme in use."""
+"""Scales for errors: heights with labels, on a log or a linear scale, and colours of the current theme."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _MOST_DECADES = 16
 
 
 class Scale(NamedTuple):
-    """From ``low`` to ``high``: of log10 of the error, or of the error itself."""
+    """A range from ``low`` to ``high``, of log10 of the error or of the error itself."""
 
     low: float
     high: float
     is_log: bool = True
 
     def share(self, error: float) -> float:
-        """How far up an error stands: 0 at the foot or below, 1 at the top."""
+        """The height of an error on the scale: 0 at the bottom or below, 1 at the top."""
         if not error > 0:
             return 0.0
         value = math.log10(error) if self.is_log else error
         return max(0.0, min(1.0, (value - self.low) / (self.high - self.low)))
 
     def shares(self, errors: Floats) -> Floats:
-        """The same of many, which are finite."""
+        """The heights of many finite errors."""
         with np.errstate(divide="ignore"):
             values = np.log10(errors) if self.is_log else errors
         return np.clip((values - self.low) / (self.high - self.low), 0.0, 1.0)
 
     def label(self, row: int, rows: int) -> str:
-        """What stands beside one of ``rows`` rows, counted from below; nothing beside most of them."""
+        """The label beside one of ``rows`` rows, counted from below; empty for most of them."""
         marks = self._marks(rows)
         for mark in marks:
             share = (mark - self.low) / (self.high - self.low)
@@ -49,7 +49,7 @@ class Scale(NamedTuple):
         return ""
 
     def _marks(self, rows: int) -> list[float]:
-        """Values to label, from above: decades, no closer than two rows."""
+        """Values to label, from the top: decades, no closer than two rows."""
         if not self.is_log:
             count = max(1, min(4, rows // 2))
             return [self.high * k / count for k in range(count, -1, -1)]
@@ -59,7 +59,7 @@ class Scale(NamedTuple):
 
 
 def scale_of(errors: Floats, is_log: bool = True) -> Scale:
-    """A scale that holds all finite errors, in whole decades."""
+    """A scale for all finite errors, in whole decades."""
     positive = errors[np.isfinite(errors) & (errors > 0)]
     if not positive.size:
         return Scale(-8.0, 0.0) if is_log else Scale(0.0, 1.0, False)
@@ -73,11 +73,13 @@ def scale_of(errors: Floats, is_log: bool = True) -> Scale:
 Flags = NDArray[np.bool_]
 
 _STEPS = 24
-"""Colours told apart. Two of them make a style, and Textual keeps a thousand styles ready."""
+"""The number of colours. A style has two of them, and Textual caches a thousand styles."""
 NOTHING = -1
-"""The place of what has no error, in no colour of the ramp."""
+"""The index for no error, which has no colour of the ramp."""
 _STOPS = (0.0, 0.7, 1.0)
-"""Where the theme's colours stand: most errors lie in the upper half of a log scale, and only the worst are hot."""
+"""The positions of the theme's colours: most errors are in the upper half of a log scale, and only the
+worst are hot.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +91,12 @@ class Ramp:
 
     @classmethod
     def of(cls, app: App[object]) -> Ramp:
-        """The ramp of the app's theme: out of the ground, over the theme's own colour, to that of errors."""
+        """The ramp of the app's theme: from the background, through the theme's own colour, to that of errors."""
         names = ("surface", "primary", "error")
         return _ramp(tuple(app.theme_variables[name] for name in names))
 
     def places(self, shares: Floats, is_nothing: Flags) -> NDArray[np.int64]:
-        """Which colour each error has that stands so far up the scale; ``NOTHING`` where there is no error."""
+        """The index of the colour for each share of the scale; ``NOTHING`` if there is no error."""
         steps = np.minimum((shares * _STEPS).astype(np.int64), _STEPS - 1)
         return np.where(is_nothing, NOTHING, steps)
 
@@ -103,17 +105,17 @@ class Ramp:
         return (self.ground if place == NOTHING else self.colours[place]).rich_color
 
     def bar(self, count: int) -> list[Style]:
-        """The whole ramp in so many spaces."""
+        """The whole ramp, in ``count`` spaces."""
         places = (k * (_STEPS - 1) // (count - 1) for k in range(count))
         return [Style.from_color(None, self.colour(place)) for place in places]
 
     @lru_cache(maxsize=4 * _STEPS * _STEPS)  # noqa: B019 - there are as many ramps as themes
     def halves(self, upper: int, lower: int) -> Style:
-        """For a character whose upper half has one colour and its lower half another."""
+        """The style of a character whose upper and lower half have different colours."""
         return Style.from_color(self.colour(upper), self.colour(lower))
 
     def written_on(self, place: int, *, is_cursor: bool) -> Style:
-        """For a mark on a cell: as dark or light as can be read on it."""
+        """The style of a mark on a cell, dark or light so that it can be read."""
         under = self.ground if place == NOTHING else self.colours[place]
         style = Style.from_color(under.get_contrast_text(1.0).rich_color, under.rich_color)
         return style + Style(bold=True, underline=is_cursor)

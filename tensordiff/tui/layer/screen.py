@@ -1,7 +1,7 @@
-"""One layer from all sides: facts at the top, seven views below, and the way to the layers around it.
+"""The layer screen: facts at the top, seven views below, and keys to go to the layers around.
 
-The screen knows which row is looked at and which view is shown, and hands keys to that view, which computes in a
-thread. Reruns, operations and reports are asked of the comparison (``Asked``).
+The screen knows which row and which view is shown, and passes keys to that view, which computes in a thread. Reruns,
+operations and reports are requested from the comparison (``Asked``).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _PANE_ACTIONS = {"axis", "side", "log", "shades", "zoom", "heads", "move", "page
 
 
 class LayerScreen(LayerTyping):
-    """Look into one row; leaves with the position of the row that was looked at last."""
+    """Shows one row; on leaving, returns the position of the last row shown."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("layer")
     BINDING_GROUP_TITLE = "Layer"
-    HORIZONTAL_BREAKPOINTS = []  # noqa: RUF012 - all styles would be found a second time
+    HORIZONTAL_BREAKPOINTS = []  # noqa: RUF012 - all styles would be computed a second time
     VERTICAL_BREAKPOINTS = []  # noqa: RUF012
     DEFAULT_CSS = """
     LayerScreen {
@@ -64,7 +64,7 @@ class LayerScreen(LayerTyping):
 
     @dataclass
     class Asked(Message):
-        """Something is to be done with a row that is not this screen's to do."""
+        """An action on a row is requested that another screen does."""
 
         what: RowAction
         row: Row
@@ -93,7 +93,7 @@ class LayerScreen(LayerTyping):
         yield KeyLine()
 
     def on_mount(self) -> None:
-        """Show the row, and find the culprits beside where nobody did."""
+        """Show the row, and find the culprits if they were not given."""
         if not self._knows_faults:
             in_thread(self, "faults", self._find_faults)
         self.query_one(ValuesPane).takes_key = self.takes_key
@@ -114,16 +114,16 @@ class LayerScreen(LayerTyping):
 
     @property
     def facts(self) -> FactsPane:
-        """The head."""
+        """The head of the screen."""
         return self.query_one(FactsPane)
 
     @property
     def row(self) -> Row:
-        """What is looked at."""
+        """The row that is shown."""
         return self.rows[self.at]
 
     def walk_to(self, at: int) -> None:
-        """Look at another row, in the same view."""
+        """Show another row, in the same view."""
         if 0 <= at < len(self.rows) and at != self.at:
             self.at = at
             self._look()
@@ -154,24 +154,24 @@ class LayerScreen(LayerTyping):
 
     @on(NeighboursPane.Walked)
     def walk_to_neighbour(self, message: NeighboursPane.Walked) -> None:
-        """A neighbour was chosen."""
+        """Go to a chosen neighbour."""
         self.walk_to(message.at)
 
     @on(Pane.Pointed)
     def see_element(self, message: Pane.Pointed) -> None:
-        """An element was pointed at: see it among its neighbours."""
+        """Show an element among its neighbours."""
         values = self.query_one(ValuesPane)
         values.go(message.index)
         self.action_show("values")
 
     @on(Tabs.TabActivated)
     def show_tab(self, message: Tabs.TabActivated) -> None:
-        """A tab was chosen, and no other since."""
+        """Show the view of a chosen tab, unless another one was chosen since."""
         if message.tab.id == message.tabs.active and message.tab.id:
             self.show_view(message.tab.id.removeprefix("tab-"))
 
     def show_view(self, name: str) -> None:
-        """A view by name, at once: the next key may be waiting already."""
+        """Show a view at once: the next key may be waiting already."""
         switcher = self.query_one(ContentSwitcher)
         if switcher.current != name:
             switcher.current = name
@@ -184,7 +184,7 @@ class LayerScreen(LayerTyping):
     # --- what can be done ------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what means something in the view that is shown."""
+        """Disable actions that do not work in the current view."""
         if not self.is_mounted:
             return True
         if action in _PANE_ACTIONS:
@@ -194,11 +194,11 @@ class LayerScreen(LayerTyping):
         return True
 
     def action_walk(self, by: int) -> None:
-        """The next row, or the one before."""
+        """Go to the next row, or the previous one."""
         self.walk_to(self.at + by)
 
     def action_fault(self, by: int) -> None:
-        """The next culprit, or where there is none the next row that diverges."""
+        """Go to the next culprit or, if there is none, the next row that diverges."""
         found = self.faults or tuple(k for k, row in enumerate(self.rows) if row.verdict.name == "diverges")
         ahead = [k for k in found if (k - self.at) * by > 0]
         if ahead:
@@ -207,7 +207,7 @@ class LayerScreen(LayerTyping):
             self.notify("no culprit further on" if by > 0 else "no culprit before this", markup=False)
 
     def action_parent(self) -> None:
-        """The module around this one; known once the views have looked around."""
+        """Go to the module around this one, which a thread finds."""
         in_thread(self, "parent", self._find_parent)
 
     def _find_parent(self) -> None:
@@ -221,65 +221,65 @@ class LayerScreen(LayerTyping):
             self.walk_to(found)
 
     def action_tab(self, by: int) -> None:
-        """The next view, or the one before."""
+        """Show the next view, or the previous one."""
         names = list(VIEWS)
         self.action_show(names[(names.index(str(self.pane.id)) + by) % len(names)])
 
     def action_show(self, name: str) -> None:
-        """A view by name."""
+        """Show a view by name."""
         self.show_view(name)
 
     def action_axis(self) -> None:
-        """The next axis."""
+        """Show the next axis."""
         if isinstance(self.pane, ProfilePane | HeatmapPane | ValuesPane):
             self.pane.next_axis()
 
     def action_side(self) -> None:
-        """The next of the four."""
+        """Show the next of the four quantities."""
         self.query_one(ValuesPane).next_side()
 
     def action_log(self) -> None:
-        """Log scale or linear."""
+        """Switch between a log and a linear scale."""
         if isinstance(self.pane, ProfilePane | HistogramPane):
             self.pane.toggle_log()
 
     def action_shades(self) -> None:
-        """Shades or colours."""
+        """Switch between shades and colours."""
         self.query_one(HeatmapPane).toggle_shades()
 
     def action_zoom(self, by: int) -> None:
-        """Into the heatmap, out of it, or all of it."""
+        """Zoom into the heatmap, out of it, or show all of it."""
         self.query_one(HeatmapPane).zoom(by)
 
     def action_move(self, x: int, y: int) -> None:
-        """The view's cursor."""
+        """Move the view's cursor."""
         self.pane.move(x, y)
 
     def action_page(self, x: int, y: int) -> None:
-        """The view's cursor, by screenfuls."""
+        """Move the view's cursor by screenfuls."""
         self.pane.page(x, y)
 
     def action_slice(self, by: int) -> None:
-        """Another slice of the values."""
+        """Show another slice of the values."""
         self.query_one(ValuesPane).next_slice(by)
 
     def action_open(self) -> None:
-        """Go where the view's cursor points to."""
+        """Open what the view's cursor points to."""
         if isinstance(self.pane, HeatmapPane | WorstPane | NeighboursPane):
             self.pane.open()
 
     def action_ask(self, what: str) -> None:
-        """Hand over to the shell what is not done here."""
+        """Request an action from the comparison."""
         for wish in get_args(RowAction):
             if what == wish:
                 self.post_message(self.Asked(wish, self.row))
 
     def action_copy(self, what: str) -> None:
-        """Put the name, or the view as text, on the clipboard."""
+        """Copy the name, or the view as text."""
         text = self.row.pair.name if what == "name" else f"{self.facts.text()}\n\n{self.pane.text()}\n"
         self.app.copy_to_clipboard(text)
         self.notify(f"copied {printable(label(self.row.pair)) if what == 'name' else 'what is shown'}", markup=False)
 
     def action_leave(self) -> None:
-        """Back, with the row that was looked at last."""
+        """Go back, returning the last row shown."""
         self.dismiss(self.at)

@@ -1,4 +1,4 @@
-"""Both sides in numbers, and the numbers of their difference. Each side by itself where they have no common shape."""
+"""Statistics of both sides and of their difference; of each side alone if they have no common shape."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tensordiff.tui.layer.subject import Subject
 _NAME, _VALUE, _BESIDE = 12, 15, 108
 
 Side = Distribution | str | None
-"""Numbers, or why there are none, or nothing yet."""
+"""Numbers, or why there are none, or None while unknown."""
 
 
 class Statistics(NamedTuple):
-    """Of both sides, and of their difference."""
+    """Numbers of both sides, and of their difference."""
 
     reference: Side
     candidate: Side
@@ -35,7 +35,7 @@ class StatisticsPane(ListPane[Statistics]):
     can: ClassVar[frozenset[str]] = frozenset({"move", "page"})
 
     def answers(self, subject: Subject, _question: None) -> Iterator[Statistics]:
-        """Read both, one after the other."""
+        """Read both sides, one after the other."""
         row, pair = subject.row, subject.row.pair
         found = Statistics(None, None, row.diff, row.injected)
         sides = subject.session.sides(row)
@@ -46,11 +46,11 @@ class StatisticsPane(ListPane[Statistics]):
 
     @property
     def _is_wide(self) -> bool:
-        """Whether the difference has room beside the sides."""
+        """Whether the difference fits beside the sides."""
         return self.content_size.width >= _BESIDE
 
     def heading(self, answer: Statistics) -> Sequence[Line]:
-        """What the columns are."""
+        """The headings of the columns."""
         title = f"{'':{_NAME}}{'reference':>{_VALUE}}{'candidate':>{_VALUE}}{'Δ':>{_VALUE}}"
         beside = f"   {'the difference':<{_NAME}}" if self._is_wide and answer.diff else ""
         return [[(title + beside, "title")]]
@@ -64,7 +64,7 @@ class StatisticsPane(ListPane[Statistics]):
         return [[*(left or empty), ("   ", ""), *(right or ())] for left, right in zip_longest(sides, apart)]
 
     def stops(self, _answer: Statistics) -> Sequence[int]:
-        """Nothing is pointed at: lines only scroll."""
+        """No line can be pointed at: lines only scroll."""
         return ()
 
     def move(self, _x: int, y: int) -> None:
@@ -74,7 +74,7 @@ class StatisticsPane(ListPane[Statistics]):
 
 
 def _alone(entry: Entry) -> Iterator[Side]:
-    """One side by itself."""
+    """The distribution of one side alone."""
     try:
         yield from distribution(entry.read())
     except (DumpError, AlignError) as error:

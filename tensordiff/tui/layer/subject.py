@@ -1,7 +1,7 @@
-"""What the layer screen looks at: one row among others, and what reading it gave.
+"""The subject of the layer screen: one row among others, and what reading it gave.
 
-No widget in here. Everything a property reads is read once, and only in a thread: the event loop asks for none of
-them. A row that has no numbers has a sentence instead (``NothingToShow``).
+There is no widget in this module. Every property reads its data once, and only in a thread: the event loop uses none of
+them. A row without numbers has a sentence instead (``NothingToShow``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class NothingToShow(TensordiffError):
-    """A row has no values to look into; the sentence says why."""
+    """A row has no values to show; the sentence says why."""
 
 
 class Subject:
@@ -43,7 +43,7 @@ class Subject:
 
     @property
     def sides(self) -> tuple[Array, Array]:
-        """Both sides in one shape, in real numbers."""
+        """Both sides in one shape, as real numbers."""
         return self._once("sides", self._sides)
 
     def _sides(self) -> tuple[Array, Array]:
@@ -56,7 +56,7 @@ class Subject:
 
     @property
     def form(self) -> NamedShape:
-        """The common shape, its axes named."""
+        """The common shape, with named axes."""
         return self._once("form", self._form)
 
     def _form(self) -> NamedShape:
@@ -67,7 +67,7 @@ class Subject:
 
     @property
     def heads(self) -> int | None:
-        """How many heads the channels are of, where the dump shows it."""
+        """The number of heads that the channels belong to, if the dump shows it."""
         return self._once("heads", self._heads)
 
     def _heads(self) -> int | None:
@@ -76,24 +76,24 @@ class Subject:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """What the tokens are, where either dump says so."""
+        """The token ids, if either dump has them."""
         step = self.row.pair.reference.step
         dumps = self.session.reference, self.session.candidate
         return self._once("ids", lambda: next(filter(None, (token_ids_of(dump, step) for dump in dumps)), ()))
 
     @property
     def around(self) -> RowNeighbours:
-        """Which rows stand around this one."""
+        """The rows around this one."""
         return self._once("around", lambda: neighbours_of(self.rows, self.at))
 
     @property
     def hint(self) -> Hint | None:
-        """What kind of error this is; asked only of what diverges."""
+        """The kind of error, looked for only in rows that diverge."""
         return self._once("hint", lambda: self.session.hint(self.row) if self.diverges else None)
 
     @property
     def weights(self) -> str:
-        """That its weights are the same, where both dumps hold them; where they differ, that is the hint."""
+        """A sentence if its weights are the same in both dumps; if they differ, that is the hint."""
         found = self._once("weights", lambda: self.session.layer_weights(self.row) if self.diverges else None)
         return found.sentence if found is not None and found.hint is None else ""
 

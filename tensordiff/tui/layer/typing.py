@@ -1,6 +1,6 @@
-"""What a person types on the layer screen: an index, a number of heads. Wrong ones are told in a sentence.
+"""What the user types on the layer screen: an index, a number of heads. Invalid input is explained in a sentence.
 
-``LayerTyping`` is the part of the screen that asks; the functions below it read what was typed.
+``LayerTyping`` is the part of the screen that asks; the functions below it parse the input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tensordiff.tui.prompt import Prompt
 
 
 class LayerTyping(Screen[int]):
-    """Asking for something short, and handing it to the view that is shown."""
+    """Asks for short input, and passes it to the view that is shown."""
 
     @property
     def pane(self) -> Pane[Any]:
@@ -30,11 +30,13 @@ class LayerTyping(Screen[int]):
 
     @property
     def row(self) -> Row:
-        """What is looked at."""
+        """The row that is shown."""
         raise NotImplementedError
 
     def takes_key(self, event: events.Key) -> bool:
-        """A digit begins an index. Keys that were on their way before the prompt had the focus are its too."""
+        """Take a key for the prompt: a digit begins an index, and keys that came before the prompt had the focus belong
+        to it.
+        """
         prompt = self.query_one(Prompt)
         if prompt.display:
             prompt.feed(event)
@@ -45,11 +47,11 @@ class LayerTyping(Screen[int]):
         return True
 
     def action_go(self) -> None:
-        """Type an index."""
+        """Ask for an index."""
         self.ask_index("")
 
     def ask_index(self, typed: str) -> None:
-        """Ask for an index, of which some may be typed already."""
+        """Ask for an index, of which a part may be typed already."""
         shape = self.row.diff.shape if self.row.diff else ()
         if self.row.diff is None or not self.row.diff.elements:
             self.notify("there is no element to go to", markup=False)
@@ -59,7 +61,7 @@ class LayerTyping(Screen[int]):
         self.query_one(Prompt).begin("index", title, lambda text: parse_index(text, shape), typed)
 
     def action_heads(self) -> None:
-        """Type how many heads the channels are of."""
+        """Ask how many heads the channels belong to."""
         shape = self.row.diff.shape if self.row.diff else ()
         if not shape or shape[-1] < 2:
             self.notify("this tensor has no channels to split into heads", markup=False)
@@ -69,7 +71,7 @@ class LayerTyping(Screen[int]):
 
     @on(Prompt.Answered)
     def take_typed(self, message: Prompt.Answered) -> None:
-        """Do what was typed."""
+        """Use the input."""
         pane = self.pane
         pane.focus()
         if message.what == "index" and isinstance(pane, HeatmapPane | ValuesPane):
@@ -79,12 +81,12 @@ class LayerTyping(Screen[int]):
 
     @on(Prompt.Left)
     def back_to_view(self) -> None:
-        """Nothing was typed."""
+        """Return to the view without input."""
         self.pane.focus()
 
 
 def parse_index(text: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """An index such as ``3,17``; negative numbers count from the end. A scalar's only element is ``0``."""
+    """Parse an index such as ``3,17``; negative numbers count from the end. A scalar's only element is ``0``."""
     shape = shape or (1,)
     words = [word for word in re.split(r"[,\s]+", text.strip(" \t[]()")) if word]
     if len(words) != len(shape):
@@ -102,7 +104,7 @@ def _place(word: str, size: int, axis: int) -> int:
 
 
 def parse_heads(text: str, channels: int) -> tuple[int]:
-    """A number of heads that divides the channels."""
+    """Parse a number of heads that divides the channels."""
     word = text.strip()
     if not re.fullmatch(r"[0-9]{1,9}", word) or not 2 <= int(word) <= channels or channels % int(word):
         some = [str(n) for n in range(2, channels + 1) if channels % n == 0][:8]

@@ -1,6 +1,6 @@
 """The values themselves: both sides of a slice beside each other, or one of four quantities over two axes.
 
-Only what is in sight, and a screenful around it, is ever read. Integers are shown with all their digits.
+Only what is visible, and a screenful around it, is ever read. Integers are shown with all their digits.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tensordiff.tui.layer.subject import Subject
 from tensordiff.tui.text import right
 
 MODES = ("A B Δ relΔ", "A", "B", "Δ", "relΔ")
-"""All four of one slice, or one of them over two axes."""
+"""All four quantities of one slice, or one of them over two axes."""
 _NAMES = {"A": "reference", "B": "candidate", "Δ": "Δ = candidate - reference", "relΔ": "|Δ| / |reference|"}
 _GUTTER, _CELL, _AROUND = 9, 13, 4
 
 
 class Spot(NamedTuple):
-    """A place in the tensor, and the axes to be seen around it."""
+    """A place in the tensor, and the part to read around it."""
 
     place: tuple[int, ...]
     down: int | None
@@ -59,7 +59,7 @@ class ValuesPane(Pane[Values]):
         """Whether the screen takes a key as part of an index that is being typed."""
 
     def begin(self) -> None:
-        """Where the largest error is: there is most to see."""
+        """Begin at the largest error, where there is most to see."""
         diff = self.subject.row.diff if self.subject else None
         self.shape, self.top, self.left = (diff.shape or (1,)) if diff else (), 0, 0
         self.index = (diff.max_abs_place or (0,)) if diff and diff.elements else (0,) * len(self.shape)
@@ -75,12 +75,12 @@ class ValuesPane(Pane[Values]):
 
     @property
     def _axes(self) -> list[int]:
-        """Those that are longer than 1."""
+        """The axes that are longer than 1."""
         return [axis for axis, size in enumerate(self.shape) if size > 1] or list(range(len(self.shape)))[-1:]
 
     @property
     def _down_across(self) -> tuple[int | None, int | None]:
-        """Which axis lies down the screen, and which across; in a list of one slice, the chosen one lies down."""
+        """The axes down and across the screen; in a list of one slice, the chosen axis is down."""
         axes = self._axes
         if not axes:
             return None, None
@@ -94,7 +94,7 @@ class ValuesPane(Pane[Values]):
         return max(1, height - _AROUND), max(1, (width - _GUTTER) // _CELL) if self.is_grid else 1
 
     def question(self) -> Spot:
-        """What is in sight and a screenful around it."""
+        """What is visible, and a screenful around it."""
         down, across = self._down_across
         rows, columns = self._room
         top, left = self.top - self.top % max(1, rows), self.left - self.left % max(1, columns)
@@ -109,7 +109,7 @@ class ValuesPane(Pane[Values]):
         return (0, 1) if axis is None else (max(0, begin), min(self.shape[axis], end))
 
     def answers(self, subject: Subject, question: Spot) -> Iterator[Values]:
-        """Read that much."""
+        """Read that part."""
         form = subject.form if subject.form.shape else NamedShape(("scalar",), (1,))
         ref, cand = (side.reshape(form.shape) for side in subject.sides)
         rows, columns = slice(*question.rows), slice(*question.columns)
@@ -123,41 +123,41 @@ class ValuesPane(Pane[Values]):
     # --- what can be done ------------------------------------------------------------------------
 
     def next_axis(self) -> None:
-        """Another axis down, or across."""
+        """Show another axis down, or across."""
         self.axis = (self.axis - 1) % max(1, len(self._axes))
         self._moved()
 
     def next_side(self) -> None:
-        """All four, reference, candidate, difference, relative difference."""
+        """Show all four quantities, reference, candidate, difference or relative difference."""
         self.mode = (self.mode + 1) % len(MODES)
         self._moved()
 
     def move(self, x: int, y: int) -> None:
-        """To the next element along what is drawn down or across."""
+        """Move along the axes that are drawn down or across."""
         down, across = self._down_across
         self._step(down, y)
         self._step(across, x)
         self._moved()
 
     def page(self, x: int, y: int) -> None:
-        """A screenful on."""
+        """Move by a screenful."""
         rows, columns = self._room
         self.move(x * columns, y * rows)
 
     def next_slice(self, by: int) -> None:
-        """Another index of the axis before those shown."""
+        """Go to another index of the axis before those shown."""
         others = [axis for axis in self._axes if axis not in self._down_across]
         self._step(others[-1] if others else self._down_across[1], by)
         self._moved()
 
     def go(self, index: tuple[int, ...]) -> None:
-        """To an element."""
+        """Go to an element."""
         self.index = tuple(max(0, min(at, size - 1)) for at, size in zip(index, self.shape, strict=True))
         self._centred = False
         self._moved()
 
     def on_key(self, event: events.Key) -> None:
-        """A digit begins an index; what comes in the same burst belongs to it."""
+        """Take a digit, which begins an index, and the keys of the same burst after it."""
         if self.takes_key(event):
             event.stop()
             event.prevent_default()
@@ -173,7 +173,7 @@ class ValuesPane(Pane[Values]):
         self.repaint()
 
     def _see_cursor(self) -> None:
-        """Scroll as little as need be; to the middle after a jump."""
+        """Scroll as little as possible to the cursor; after a jump, put it in the middle."""
         (down, across), (rows, columns) = self._down_across, self._room
         self.top, self.left = self._scrolled(down, self.top, rows), self._scrolled(across, self.left, columns)
         self._centred = self._centred or bool(self.content_size)
@@ -186,13 +186,13 @@ class ValuesPane(Pane[Values]):
         return max(0, min(first, self.shape[axis] - room))
 
     def on_resize(self) -> None:
-        """Keep the cursor in sight."""
+        """Keep the cursor visible."""
         if self.shape:
             self._see_cursor()
         super().on_resize()
 
     def point(self, x: int, y: int) -> None:
-        """To the element under the mouse."""
+        """Go to the element under the mouse."""
         down, across = self._down_across
         column = self.left + (x - _GUTTER) // _CELL if self.is_grid else self.left
         wanted = {down: self.top + y - 2, across: column}
@@ -249,7 +249,7 @@ class ValuesPane(Pane[Values]):
         return (down is None or self.index[down] == row) and (across is None or self.index[across] == column)
 
     def _in(self, answer: Values, row: int, column: int) -> tuple[int, int] | None:
-        """Where an element stands in what was read; None where it was not."""
+        """The position of an element in what was read; None if it was not."""
         spot, now = answer.spot, self.question()
         if (spot.down, spot.across, spot.place) != (now.down, now.across, now.place):
             return None
@@ -275,7 +275,7 @@ class ValuesPane(Pane[Values]):
 
 
 def _text(side: Array, at: tuple[int, int] | None, width: int) -> str:
-    """A value in at most so many characters: as many digits as fit and mean something."""
+    """A value in at most ``width`` characters, with as many digits as fit and are meaningful."""
     if at is None:
         return "…"
     value = side[at]

@@ -1,4 +1,4 @@
-"""The worst elements: where they are, what each side has there, and how far apart that is."""
+"""The worst elements: where they are, the values of both sides there, and their difference."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tensordiff.util.text_width import cut_end
 
 SHOWN = 100
 _PART = 1 << 20
-"""Elements that are looked through before anyone may leave: some tenths of a second."""
+"""Elements that are searched before the user can leave: some tenths of a second."""
 _NARROWEST, _WIDEST = 12, 16
 _FIXED = 28
-"""What a line takes beside the index and the two values."""
+"""The width of a line without the index and the two values."""
 
 
 class Worst(NamedTuple):
-    """The worst elements, and the axes of the tensor they are in."""
+    """The worst elements, and the axes of their tensor."""
 
     elements: tuple[Element, ...]
     names: tuple[str, ...]
@@ -38,13 +38,13 @@ class WorstPane(ListPane[Worst]):
     can: ClassVar[frozenset[str]] = frozenset({"move", "page", "open"})
 
     def answers(self, subject: Subject, _question: None) -> Iterator[Worst]:
-        """Find them, part by part: who leaves does not wait for the rest."""
+        """Find them, part by part, so that leaving does not wait for the rest."""
         ref, cand = subject.sides
         for found in _worst_so_far(ref, cand):
             yield Worst(found, subject.form.names, ref.size)
 
     def heading(self, answer: Worst) -> Sequence[Line]:
-        """How many, and what the columns are."""
+        """The number of elements, and the headings of the columns."""
         count = len(answer.elements)
         if not count:
             return [[("no element differs", "title")]]
@@ -58,12 +58,12 @@ class WorstPane(ListPane[Worst]):
         ]
 
     def body(self, answer: Worst) -> Sequence[Line]:
-        """One line each."""
+        """One line for each element."""
         widths = self._widths(answer)
         return [_line(rank, element, *widths) for rank, element in enumerate(answer.elements, 1)]
 
     def _widths(self, answer: Worst) -> tuple[int, int]:
-        """Of an index, and of a value: all its digits where there is room."""
+        """The widths of an index and of a value, with all digits if there is room."""
         indexes = (len(str(list(element.index))) for element in answer.elements)
         left = self.content_size.width - _FIXED
         longest = max(indexes, default=1)
@@ -75,13 +75,13 @@ class WorstPane(ListPane[Worst]):
         return range(len(answer.elements))
 
     def open(self) -> None:
-        """See the element among its neighbours."""
+        """Show the element among its neighbours."""
         if self.answer is not None and self.answer.elements:
             self.post_message(self.Pointed(self.answer.elements[self.at].index))
 
 
 def _worst_so_far(ref: Array, cand: Array) -> Iterator[tuple[Element, ...]]:
-    """The worst of all rows that were read; a scalar has no rows."""
+    """The worst elements of the rows that were read so far; a scalar has no rows."""
     if not ref.ndim:
         yield tuple(worst_elements(ref, cand, SHOWN))
         return
@@ -95,7 +95,7 @@ def _worst_so_far(ref: Array, cand: Array) -> Iterator[tuple[Element, ...]]:
 
 
 def _rank(element: Element) -> tuple[float, tuple[int, ...]]:
-    """NaN is larger than anything; the first of equals first."""
+    """The sort key: NaN is larger than anything, and the first of equal elements comes first."""
     return (-math.inf if math.isnan(element.error) else -element.error), element.index
 
 

@@ -1,4 +1,4 @@
-"""The rule that one map implies for other layers, offered with what it would do."""
+"""The dialog that offers the rule that one map implies for other layers, with its effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensordiff.tui.dialogs import Dialog
 
 
 class LessonScreen(Dialog[bool]):
-    """Accept the rule, or keep the map alone."""
+    """Asks whether to add the rule, or only the map."""
 
     ACCEPT, CANCEL = "Add the rule", "Only the map"
 
@@ -22,7 +22,7 @@ class LessonScreen(Dialog[bool]):
         self.lesson = lesson
 
     def ask(self) -> ComposeResult:
-        """The rules, what they would pair, and what the values say to that."""
+        """The rules, what they would pair, and what the values say about that."""
         for rule in self.lesson.rules:
             yield Static(printable(describe(rule)), classes="rule", markup=False)
         yield Static(self.lesson.sentence, id="does", markup=False)
@@ -31,5 +31,5 @@ class LessonScreen(Dialog[bool]):
         yield Static(printable(shown), classes="hint", markup=False)
 
     def answer(self) -> bool:
-        """Yes."""
+        """True."""
         return True

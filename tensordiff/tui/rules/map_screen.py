@@ -1,7 +1,7 @@
-"""Pairing by pointing: two expressions, what they come to, and how far apart they are, before the map is accepted.
+"""The map screen: pairs two expressions, and shows their shapes and difference before the map is accepted.
 
-The screen is given a session and what was picked, and returns a map or None. Names and functions are completed while
-typing. Headers and values are read in a thread, the named layer first; typing anew ends what is under way.
+The screen gets a session and the user's picks, and returns a map or None. Names and functions are completed while
+typing. A thread reads headers and values, the named layer first; further typing restarts it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ _WORD = re.compile(r"""(?:"(?:\\.|[^"\\])*|[\w.\[\]/:+{}-]+)$""")
 
 
 class ExpressionSuggester(Suggester):
-    """Offers the rest of the last word."""
+    """Completes the last word."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
         self.names = [*names, *(f"{name}(" for name in FUNCTIONS)]
 
     def matching(self, value: str, most: int) -> list[str]:
-        """Words that the last one may become, short ones first: those that begin so, else those that have it within."""
+        """Completions of the last word, short ones first: names that begin with it or, if there are none,
+        contain it.
+        """
         found = _WORD.search(value)
         if found is None:
             return [] if value.rstrip().endswith((")", '"')) else list(islice(self.names, most))
@@ -56,7 +58,7 @@ class ExpressionSuggester(Suggester):
         return (name for name in self.names if name.startswith(word) and name != word)
 
     async def get_suggestion(self, value: str) -> str | None:
-        """The whole text, completed."""
+        """The completed text."""
         found = _WORD.search(value)
         if found is None:
             return None
@@ -70,7 +72,7 @@ _OFFERED = 6
 
 
 class MapScreen(Form[MapRule]):
-    """One map."""
+    """Asks for one map."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("map")
     DEFAULT_CSS = """
@@ -83,14 +85,14 @@ class MapScreen(Form[MapRule]):
 
     @dataclass
     class Tried(Message):
-        """More is known of what was typed."""
+        """More of the result of a trial is known."""
 
         trial: Trial
         is_done: bool
 
     @dataclass
     class Failed(Message):
-        """What was typed is no map."""
+        """The typed text is not a map."""
 
         side: Side | None
         sentence: str
@@ -111,7 +113,7 @@ class MapScreen(Form[MapRule]):
     # --- fields ----------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        """Both sides, what is wrong with them, what they come to."""
+        """Both sides, what is wrong with them, and their result."""
         with Vertical() as frame:
             frame.border_title = self.heading
             for side, text in zip(_SIDES, self.texts, strict=True):
@@ -135,7 +137,7 @@ class MapScreen(Form[MapRule]):
         yield Static("", id=f"wrong-{side}", classes="wrong", markup=False)
 
     def on_mount(self) -> None:
-        """Begin where something is missing."""
+        """Focus the first empty field."""
         empty = next((side for side, text in zip(_SIDES, self.texts, strict=True) if not text), "reference")
         self.query_one(f"#{empty}", Input).focus()
         in_thread(self, "names", self._list_names)
@@ -152,7 +154,7 @@ class MapScreen(Form[MapRule]):
             self._offer(side)
 
     def _offer(self, side: Side) -> None:
-        """A few words that the last one may become."""
+        """Show a few completions of the last word."""
         text = self.query_one(f"#{side}", Input).value
         offered = self.completions[side].matching(text, _OFFERED)
         self.query_one(f"#offers-{side}", Static).update(Text(printable("  ".join(offered))))
@@ -161,7 +163,7 @@ class MapScreen(Form[MapRule]):
 
     @on(Input.Changed)
     def _wait(self, event: Input.Changed) -> None:
-        """Try it once typing pauses."""
+        """Try the map once typing pauses."""
         self._offer("reference" if event.input.id == "reference" else "candidate")
         self._forget()
         self.attempt_soon()
@@ -172,7 +174,7 @@ class MapScreen(Form[MapRule]):
             self.query_one(f"#{button}", Button).disabled = True
 
     def attempt(self) -> None:
-        """See what the two come to."""
+        """Try the map."""
         texts = [self.query_one(f"#{side}", Input).value.strip() for side in _SIDES]
         self.query(".wrong").remove_class("-shown")
         if all(texts):
@@ -222,7 +224,7 @@ class MapScreen(Form[MapRule]):
     # --- leaving ---------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What cannot be accepted is greyed."""
+        """Grey choices that cannot be accepted."""
         if action != "accept":
             return True
         return True if self._choice("every" if parameters == ("every",) else "layer") else None
@@ -234,7 +236,7 @@ class MapScreen(Form[MapRule]):
 
     @on(Input.Submitted)
     def _to_buttons(self) -> None:
-        """Enter goes on to the widest choice there is, where enter accepts it."""
+        """Move the focus to the widest possible choice, where another enter accepts it."""
         names: Sequence[Scope] = ("every", "layer")
         if found := next((name for name in names if self._choice(name)), None):
             self.query_one(f"#{found}", Button).focus()
@@ -248,6 +250,6 @@ class MapScreen(Form[MapRule]):
         self.action_accept("every")
 
     def action_accept(self, scope: Scope) -> None:
-        """Take the map, for this layer or for every layer."""
+        """Accept the map, for this layer or for every layer."""
         if rule := self._choice(scope):
             self.dismiss(rule)

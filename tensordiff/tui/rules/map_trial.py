@@ -1,7 +1,7 @@
-"""Trying a map before it is accepted: which entries it takes, what shape they come to, how far apart they are.
+"""Tries a map before it is accepted: the entries it takes, their common shape, and how much they differ.
 
-``trials`` measures, in a thread of the map screen; ``shown`` says a trial in lines: shapes, errors, and which pairs it
-would take entries from.
+``trials`` measures, in a thread of the map screen; ``shown`` formats a trial: shapes, errors, and the pairs from which
+the map would take entries.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from tensordiff.session.session import Session
 from tensordiff.tui.verdict_styles import VERDICT_STYLES
 
 _MEASURED = 64
-"""Layers of a map that are read before it is accepted."""
+"""How many layers of a map are read before it is accepted."""
 
 
 class MapChoice(NamedTuple):
-    """A map as it is typed: for the layer it names, and for every layer. None where it cannot be so."""
+    """The typed map, for the layer it names and for every layer; None for a form that is impossible."""
 
     here: MapRule | None
     every: MapRule | None
 
     @property
     def rule(self) -> MapRule:
-        """The one of the two there is."""
+        """The only map, or the one for this layer."""
         found = self.here or self.every
         assert found is not None  # noqa: S101 - a map is for one layer or for all
         return found
 
 
 class Trial(NamedTuple):
-    """What a map comes to, as far as it is known."""
+    """The result of a map, as far as it is known."""
 
     choice: MapChoice
     pairs: tuple[Pair, ...]
-    """For every layer; the one that was named first."""
+    """The pairs of all layers, the named one first."""
     rows: tuple[Row, ...] = ()
-    """Measured so far."""
+    """The rows measured so far."""
 
     @property
     def first(self) -> Pair:
-        """The layer that was named, or the first there is."""
+        """The named layer, or the first one."""
         return self.pairs[0]
 
     @property
     def worst(self) -> Row | None:
-        """Of those measured, the one that is furthest off; one that could not be measured is further."""
+        """The measured row with the largest error; a row that could not be measured counts as larger."""
         return max(self.rows, key=_distance, default=None)
 
 
@@ -71,7 +71,7 @@ def _distance(row: Row) -> float:
 
 
 class SideError(Exception):
-    """What is wrong, and with which side's expression; None for the two together."""
+    """An error in one side's expression, or in both together if ``side`` is None."""
 
     def __init__(self, side: Side | None, error: AlignError) -> None:
         super().__init__(str(error))
@@ -88,7 +88,7 @@ def trials(session: Session, reference: str, candidate: str) -> Iterator[Trial]:
 
 
 def map_choice(session: Session, reference: str, candidate: str) -> MapChoice:
-    """What is typed, as maps; ``SideError`` where it is none."""
+    """The typed text as maps; raises ``SideError`` if it is none."""
     sides = [_parsed(session, text, side) for text, side in zip((reference, candidate), get_args(Side), strict=True)]
     texts = [str(side) for side in sides]
     if any(map(placeholders, sides)):
@@ -131,13 +131,13 @@ def _pairs(session: Session, choice: MapChoice) -> tuple[Pair, ...]:
 
 
 def _check_plans(pair: Pair) -> None:
-    """An expression whose tensors do not fit is refused from headers."""
+    """Refuse an expression whose tensors do not fit, from headers."""
     for entry in (pair.reference, pair.candidate):
         _ = entry.spec
 
 
 def names_of(session: Session, side: Side) -> Iterator[str]:
-    """What can be typed for a side: its orphans first, then all its entries."""
+    """The names that can be typed for a side: its orphans first, then all its entries."""
     alignment = session.alignment
     orphans = alignment.reference_orphans if side == "reference" else alignment.candidate_orphans
     entries = (session.reference if side == "reference" else session.candidate).entries
@@ -147,7 +147,7 @@ def names_of(session: Session, side: Side) -> Iterator[str]:
 
 
 def shown_parts(entry: Entry) -> list[str]:
-    """The entries that one is made of, with shape and dtype, and what they come to where it is more than one."""
+    """The entries that an entry consists of, with shape and dtype, and their result if there are several."""
     parts = list(parts_of(entry))
     lines = [f"{printable(part.name)}  {shown_spec(part)}" for part in parts]
     return lines if parts == [entry] else [*lines, f"→ {shown_spec(entry)}"]
@@ -160,7 +160,7 @@ def shown_spec(entry: Entry) -> str:
 
 
 def shown(session: Session, trial: Trial, is_done: bool) -> Text:
-    """A trial as lines; what is not measured yet is told by dots."""
+    """A trial as lines, with dots for what is not measured yet."""
     text = Text().append(_first(trial.rows[0]) if trial.rows else "" if is_done else "…\n")
     text.append(_all(trial, is_done))
     if taken := _taken(session, trial):
@@ -173,7 +173,7 @@ def shown(session: Session, trial: Trial, is_done: bool) -> Text:
 
 
 def _first(row: Row) -> Text:
-    """The layer that was named."""
+    """The result for the named layer."""
     glyph, style = GLYPHS[row.verdict.name], VERDICT_STYLES[row.verdict.name]
     if row.diff is None:
         return Text(f"{glyph} {printable(row.verdict.why)}\n", style)
@@ -184,7 +184,7 @@ def _first(row: Row) -> Text:
 
 
 def _all(trial: Trial, is_done: bool) -> Text:
-    """Every layer, as far as it is measured."""
+    """The result for every layer, as far as it is measured."""
     if trial.choice.every is None:
         return Text("The names share no layer number, so the map is for this layer only.\n", "dim")
     worst, measured, total = trial.worst, len(trial.rows), len(trial.pairs)
@@ -202,7 +202,7 @@ def _all(trial: Trial, is_done: bool) -> Text:
 
 
 def _taken(session: Session, trial: Trial) -> str:
-    """Entries that are in another pair by now, the first few by name."""
+    """The first few entries that are paired already, by name."""
     mine = {id(part) for pair in trial.pairs for side in (pair.reference, pair.candidate) for part in parts_of(side)}
     pairs = [p for p in session.alignment.pairs if {id(e) for e in (p.reference, p.candidate)} & mine]
     names = ", ".join(printable(pair.name) for pair in pairs[:3])

@@ -1,4 +1,4 @@
-"""What the keys of the list of orphans do: picking one of each side, typing an expression, filtering."""
+"""The actions of the keys in the list of orphans: picking one of each side, typing an expression, filtering."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OrphanActions:
-    """Pairing the orphans of a panel."""
+    """Pairs the orphans of a panel."""
 
     def __init__(self, panel: RulesPanel) -> None:
         self._panel = panel
@@ -64,7 +64,7 @@ class OrphanActions:
         return f"cat({', '.join(names)})" if len(names) > 1 else "".join(names)
 
     def show_heading(self) -> None:
-        """Say how many orphans are shown, and what is picked."""
+        """Show how many orphans are listed, and which are picked."""
         orphans, picks = self._panel.orphans, self._panel.orphans.picks
         count = f"{len(orphans.items)} of {len(orphans.all)}" if orphans.pattern else str(len(orphans.all) or "none")
         text = Text(f"orphans: {count}")
@@ -75,7 +75,7 @@ class OrphanActions:
         self._panel.query_one("#orphans-heading", Static).update(text, layout=False)
 
     def about(self) -> str:
-        """Which orphan is under the cursor, and why it has no partner."""
+        """The orphan under the cursor, and why it has no partner."""
         panel = self._panel
         if (orphan := panel.orphans.current) is None:
             return ""
@@ -85,7 +85,7 @@ class OrphanActions:
     # --- the filter ------------------------------------------------------------------------------
 
     def open_filter(self) -> None:
-        """Type a filter."""
+        """Ask for a filter."""
         field = self._panel.query_one("#orphan-filter", Input)
         field.add_class("-shown")
         field.focus()
@@ -96,7 +96,7 @@ class OrphanActions:
         self.show_heading()
 
     def close_filter(self) -> None:
-        """Back to the orphans; the field stays where it filters anything."""
+        """Return to the orphans; the field stays if it contains a filter."""
         field = self._panel.query_one("#orphan-filter", Input)
         field.set_class(bool(field.value), "-shown")
         self._panel.orphans.focus()

@@ -1,4 +1,4 @@
-"""Orphans of both sides, and what they may be: two lists with the same keys."""
+"""Lists of orphans and of suggestions for them; both have the same keys."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class Orphan(NamedTuple):
 
 
 class _Pairing(LineList[T]):
-    """What the keys of both lists do."""
+    """The actions of the keys of both lists."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("orphans")
 
     def opened(self) -> None:
-        """As enter does."""
+        """Act like enter."""
         self.action_pick()
 
     def action_pick(self) -> None:
-        """Take this one."""
+        """Pick the orphan."""
         self.ask("pick")
 
     def action_accept(self) -> None:
@@ -57,7 +57,7 @@ class _Pairing(LineList[T]):
         self.ask("accept_above")
 
     def action_why(self) -> None:
-        """Say why."""
+        """Say why the orphan has no partner."""
         self.ask("why")
 
     def action_expression(self) -> None:
@@ -65,7 +65,7 @@ class _Pairing(LineList[T]):
         self.ask("expression")
 
     def action_filter(self) -> None:
-        """Show only some."""
+        """Filter the orphans."""
         self.ask("filter")
 
     def action_suggest(self) -> None:
@@ -77,7 +77,7 @@ class _Pairing(LineList[T]):
         self.ask("undo")
 
     def action_write(self) -> None:
-        """Write the rules to a file: pairing by hand makes some."""
+        """Write the rules to a file, including those made by pairing."""
         self.ask("write")
 
 
@@ -90,7 +90,7 @@ class OrphanList(_Pairing[Orphan]):
 
     @dataclass
     class Matched(Message):
-        """Which orphans a filter leaves is known."""
+        """A filter was applied."""
 
         of: Sequence[Orphan]
         pattern: str
@@ -103,7 +103,7 @@ class OrphanList(_Pairing[Orphan]):
         self.picks: tuple[Orphan, ...] = ()
 
     def show_alignment(self, alignment: Alignment) -> None:
-        """Show what is left over; picks that have a pair by now are forgotten."""
+        """Show the orphans of an alignment; picks that have a pair now are dropped."""
         ours = (Orphan("reference", entry) for entry in alignment.reference_orphans)
         theirs = (Orphan("candidate", entry) for entry in alignment.candidate_orphans)
         self.all = (*ours, *theirs)
@@ -112,9 +112,9 @@ class OrphanList(_Pairing[Orphan]):
         self.show_matching(self.pattern)
 
     def show_matching(self, pattern: str) -> None:
-        """Show those whose name matches; ``!`` in front, those whose does not. A broken expression is plain text.
+        """Show orphans whose name matches or, after ``!``, does not. An invalid expression is used as plain text.
 
-        In a thread: a hundred thousand names and a slow expression take their time.
+        A thread does it: a hundred thousand names and a slow expression take their time.
         """
         self.pattern = pattern
         if pattern:
@@ -135,7 +135,7 @@ class OrphanList(_Pairing[Orphan]):
             self.show_items(message.shown)
 
     def pick(self, orphan: Orphan) -> tuple[Orphan, ...]:
-        """Pick one, or put it back; all picks."""
+        """Pick an orphan, or undo the pick; returns all picks."""
         has = any(one.entry is orphan.entry for one in self.picks)
         rest = tuple(one for one in self.picks if one.entry is not orphan.entry)
         self.picks = rest if has else (*rest, orphan)
@@ -159,7 +159,7 @@ def _compiled(pattern: str) -> UserRegex:
 
 
 class SuggestionList(_Pairing[Suggestion]):
-    """What orphans may be, the surest first."""
+    """Suggestions for orphans, the most confident first."""
 
     BINDING_GROUP_TITLE = "Suggestions"
     HELP = "Found by value. `a` accepts one, `A` all of some confidence, enter looks closer first."

@@ -1,8 +1,8 @@
-"""The rules panel: how names are paired, what is left over, and what that may be.
+"""The rules panel: how names are paired, which entries are left over, and suggestions for them.
 
-It shows a rule book and the session that is aligned by it. A change makes another book, which it sends away
-(``Edited``, ``Written``); whoever owns the session aligns by it and calls ``show`` again. The session is only read
-here: for previews, labels, suggestions and what a map implies. What the keys do is in ``rule_actions``,
+It shows a rule book and the session that is aligned by it. A change makes another book, which is sent away (``Edited``,
+``Written``); the owner of the session aligns by it and calls ``show`` again. The session is only read here: for
+previews, labels, suggestions and the lesson of a map. The actions of the keys are in ``rule_actions``,
 ``orphan_actions`` and ``suggestion_search``.
 """
 
@@ -73,21 +73,21 @@ class RulesPanel(Vertical):
 
     @dataclass
     class _Counted(Message):
-        """What each rule does is known."""
+        """A thread counted what each rule does."""
 
         session: Session
         usage: RuleUsage
 
     @dataclass
     class _LearnedWritten(Message):
-        """What was learned is known as rules and maps."""
+        """A thread expressed what was learned as rules and maps."""
 
         session: Session
         kept: RulesFile
 
     @dataclass
     class _LessonFound(Message):
-        """What a map that a person made implies is known."""
+        """A thread found what a map of the user implies."""
 
         rule: MapRule
         lesson: Lesson
@@ -96,9 +96,9 @@ class RulesPanel(Vertical):
         super().__init__(id=id)
         self.session, self.book = session, book
         self._shown_book = book
-        """The book that ``show`` gave; ``book`` is ahead of it while an edit is on its way to the owner."""
+        """The book that ``show`` was given; ``book`` is ahead of it while an edit is on its way to the owner."""
         self.usage: RuleUsage | None = None
-        """None while a thread counts; until then names have no index to be looked up in."""
+        """None while a thread counts; until then there is no index to look names up in."""
         self.selected: Pair | None = None
         """The pair under the table's cursor, which ``p`` pins."""
         self._is_aligning = False
@@ -107,7 +107,7 @@ class RulesPanel(Vertical):
         self.search = SuggestionSearch(self)
 
     def compose(self) -> ComposeResult:
-        """Counts, rules; orphans; suggestions; a few lines on what is under the cursor."""
+        """Counts and rules; orphans; suggestions; a few lines on what is under the cursor."""
         yield Static("", id="counts", classes="heading", markup=False)
         yield RuleList(id="rules")
         yield Static("", id="orphans-heading", classes="heading", markup=False)
@@ -118,7 +118,7 @@ class RulesPanel(Vertical):
         yield Static("", id="line-about", markup=False)
 
     def on_mount(self) -> None:
-        """Show what there is; what each rule does is counted in a thread."""
+        """Show everything; a thread counts what each rule does."""
         self._show_all()
         self.call_after_refresh(self._count)
 
@@ -140,7 +140,7 @@ class RulesPanel(Vertical):
     # --- what is shown ---------------------------------------------------------------------------
 
     def show(self, session: Session, book: RuleBook, *, is_aligning: bool = False) -> None:
-        """Show a session and its rule book; edits made here that the owner has not heard of yet stay."""
+        """Show a session and its rule book; edits made here that have not reached the owner yet stay."""
         is_other = session.alignment is not self.session.alignment
         self.session, self._is_aligning = session, is_aligning
         if self.book is self._shown_book or self.book is book:
@@ -156,7 +156,7 @@ class RulesPanel(Vertical):
 
     @property
     def _can_show(self) -> bool:
-        """Not before it is composed, when all is shown anyway, nor when its parts go before it does."""
+        """Whether the parts exist: not before the panel is composed, and not while it is closed."""
         return self.is_mounted and bool(self.query("#line-about"))
 
     def _show_all(self) -> None:
@@ -196,11 +196,11 @@ class RulesPanel(Vertical):
             self._show_all()
 
     def show_about(self, text: str) -> None:
-        """Say something on what is under the cursor, in a few lines."""
+        """Show a few lines on what is under the cursor."""
         self.query_one("#line-about", Static).update(Text(text), layout=False)
 
     def on_descendant_focus(self) -> None:
-        """Speak of what is under the cursor of the list that has the keys now."""
+        """Describe the line under the cursor of the list that has the focus now."""
         for one in self.query(LineList):
             if one.has_focus:
                 one.move(one.cursor)
@@ -209,7 +209,7 @@ class RulesPanel(Vertical):
     # --- changes ---------------------------------------------------------------------------------
 
     def change(self, change: Callable[[RuleBook], RuleBook]) -> bool:
-        """Make a change and send it away; whether it could be made."""
+        """Make a change and send it away; returns whether it could be made."""
         try:
             book = change(self.book)
         except TensordiffError as error:
@@ -228,7 +228,10 @@ class RulesPanel(Vertical):
             self.rules.point_at(rules[-1])
 
     def keep_learned(self) -> None:
-        """Keep what was learned, as rules where a renaming explains it; a thread finds these, since it aligns anew."""
+        """Keep what was learned, as rules if a renaming explains it.
+
+        A thread finds these, because that aligns again.
+        """
         in_thread(self, "keep", partial(self._run_keep, self.session))
 
     def _run_keep(self, session: Session) -> None:
@@ -248,7 +251,7 @@ class RulesPanel(Vertical):
             self.rules.point_at([one for one in kept if one not in (*own.maps, *own.rules)][-1])
 
     def add_map_of_person(self, rule: MapRule) -> None:
-        """Add a map that a person made, and offer what it implies for other layers."""
+        """Add a map that the user made, and offer what it implies for other layers."""
         session = self.session
         if rule not in self.book.rules.maps:
             in_thread(self, "lesson", partial(self._run_lesson, session, rule))
@@ -302,7 +305,7 @@ class RulesPanel(Vertical):
                 self.search.do(event.what)
 
     def do_in_orphans(self, what: str) -> None:
-        """Do what a key does in the orphans and in the suggestions alike."""
+        """Do what a key does in both the orphans and the suggestions."""
         match what:
             case "filter":
                 self._orphan_actions.open_filter()
@@ -343,7 +346,7 @@ class RulesPanel(Vertical):
         self._orphan_actions.close_filter()
 
     def on_key(self, event: events.Key) -> None:
-        """Escape in the filter shows all again."""
+        """Clear the filter on escape."""
         field = self.query_one("#orphan-filter", Input)
         if event.key == "escape" and field.has_focus:
             event.stop()

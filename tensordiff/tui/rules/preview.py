@@ -1,4 +1,4 @@
-"""What an edit of the rules would do, before it is made: names that would change, pairs gained and lost.
+"""Previews an edit of the rules before it is made: changed names, pairs gained and lost.
 
 No widget is touched here: the rule editor runs ``preview`` in a thread.
 """
@@ -19,7 +19,7 @@ from tensordiff.session.session import Session
 
 
 class Changes(NamedTuple):
-    """What is paired now and was not, and the other way round."""
+    """The pairs that an edit adds and removes."""
 
     gained: tuple[Pair, ...]
     lost: tuple[Pair, ...]
@@ -29,12 +29,12 @@ class Changes(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """Whether there is a difference."""
+        """Whether any pair changes."""
         return bool(self.gained or self.lost)
 
 
 def changes(before: Alignment, after: Alignment) -> Changes:
-    """What the second alignment does to the first."""
+    """The changes from one alignment to another."""
     old, new = ({pair_key(pair): pair for pair in one.pairs} for one in (before, after))
     gained = tuple(pair for key, pair in new.items() if key not in old)
     lost = tuple(pair for key, pair in old.items() if key not in new)
@@ -43,7 +43,7 @@ def changes(before: Alignment, after: Alignment) -> Changes:
 
 
 def pair_key(pair: Pair) -> tuple[str, str, int, tuple[str, ...]]:
-    """What makes two pairs the same: both entries, and how they are seen."""
+    """The identity of a pair: both entries, and their views."""
     return pair.reference.name, pair.candidate.name, pair.reference.step, tuple(pair.views)
 
 
@@ -51,7 +51,7 @@ _NAMES, _PAIRS = 4, 60
 
 
 class Rename(NamedTuple):
-    """A layer that would be called otherwise."""
+    """A layer that would get another name."""
 
     before: str
     after: str
@@ -61,12 +61,12 @@ class Preview(NamedTuple):
     """What would change."""
 
     renamed: tuple[Rename, ...]
-    """A few of them."""
+    """Some of the changed names."""
     changes: Changes
 
 
 def preview(session: Session, said: RulesFile) -> Preview:
-    """What the session would be were this said instead."""
+    """The changes to a session if it had these rules instead."""
     after = session.dumps.with_rules(said)
     renamed = islice(_renamed(session, after.plan), _NAMES)
     return Preview(tuple(renamed), changes(session.alignment, after.alignment))

@@ -1,4 +1,6 @@
-"""What the keys of the list of rules do: adding, editing, switching, moving, pinning, undoing, writing to a file."""
+"""The actions of the keys in the list of rules: adding, editing, switching, moving, pinning, undoing, writing to a
+file.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RuleActions:
-    """Changes to the rule book of a panel."""
+    """Changes the rule book of a panel."""
 
     def __init__(self, panel: RulesPanel) -> None:
         self._panel = panel
@@ -64,7 +66,7 @@ class RuleActions:
                 panel.rules.point_at(line.value)
 
     def _pin(self) -> None:
-        """Keep the selected pair whatever the rules say: a map of exactly these two."""
+        """Keep the selected pair whatever the rules say, with a map of exactly these two entries."""
         panel, pair = self._panel, self._panel.selected
         if pair is None:
             panel.notify("no pair is selected in the table", severity="warning", markup=False)
@@ -100,7 +102,10 @@ class RuleActions:
         panel.app.push_screen(MapScreen(panel.session, value.reference, value.candidate, "Edit map"), done)
 
     def write(self) -> None:
-        """Write to the rules file there is; where there is none, ask for one. Else hand them to the browser."""
+        """Write to the session's rules file, or ask for a file if there is none.
+
+        If files may not be written, use the browser.
+        """
         panel, path = self._panel, self._panel.session.request.rules
         if not permissions_of(panel).writes:
             self._download()
@@ -119,7 +124,7 @@ class RuleActions:
             tell(self._panel, sentence_of(error), "error")
 
     def about(self) -> str:
-        """What the line under the cursor is, whose it is, and what it does."""
+        """The line under the cursor, its source, and its effect."""
         rules = self._panel.rules
         if (line := rules.current) is None:
             return ""
@@ -134,7 +139,7 @@ class RuleActions:
 
 
 def _about_learned(line: Line, rule: LearnedRule) -> str:
-    """A rule that was learned, with its proof."""
+    """A learned rule, with its proof."""
     proof = f"proven on {len(rule.proof)}" if rule.proof else "by structure alone"
     shown = "".join(f", {printable(ours)} = {printable(theirs)}" for ours, theirs in rule.proof[:1])
     over = "; names say otherwise, and values refute them" if rule.overrules_a_name else ""

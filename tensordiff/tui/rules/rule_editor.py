@@ -1,7 +1,7 @@
-"""Editing one rule or one view, seeing what it would do to the pairs while typing.
+"""The editor of one rule or view, which shows its effect on the pairs while typing.
 
-The editor knows nothing of the book: it is given what to edit and a function that says what would change,
-which it runs in a thread once typing pauses. It returns what was made, or None.
+The editor does not know the rule book: it gets the rule to edit and a function that previews changes, which it runs in
+a thread once typing pauses. It returns the new rule, or None.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIDES = (("both sides", "both"), ("reference", "reference"), ("candidate", "can
 
 
 class RuleEditor(Form[RuleOrView]):
-    """One rule or view."""
+    """Edits one rule or view."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
     DEFAULT_CSS = """
@@ -48,13 +48,13 @@ class RuleEditor(Form[RuleOrView]):
 
     @dataclass
     class Previewed(Message):
-        """What would change is known."""
+        """The preview is known."""
 
         found: Preview
 
     @dataclass
     class Failed(Message):
-        """What would change cannot be told."""
+        """The preview failed."""
 
         sentence: str
 
@@ -65,7 +65,7 @@ class RuleEditor(Form[RuleOrView]):
     # --- fields ----------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        """The fields, what is wrong, what would change."""
+        """The fields, what is wrong with them, and what would change."""
         with Vertical() as frame:
             frame.border_title = self.heading
             yield from self._rule_fields() if isinstance(self.value, Rule) else self._view_fields(self.value)
@@ -91,7 +91,7 @@ class RuleEditor(Form[RuleOrView]):
         yield _field("candidate", "candidate", view.candidate or "", "steps such as last_token | squeeze 0")
 
     def on_mount(self) -> None:
-        """Type at once, and see what is as it is."""
+        """Focus the first field, and preview the rule as it is."""
         self.query_one("#match", Input).focus()
         self.attempt()
 
@@ -99,7 +99,7 @@ class RuleEditor(Form[RuleOrView]):
         return self.query_one(f"#{name}", Input).value
 
     def _made(self) -> RuleOrView:
-        """What the fields say; a ``TensordiffError`` where that could not be applied."""
+        """The rule in the fields; raises ``TensordiffError`` if it could not be applied."""
         if isinstance(self.value, Rule):
             side = cast(RuleSide, self.query_one("#side", Select).value)
             texts = self._text("match"), self._text("replace")
@@ -122,7 +122,7 @@ class RuleEditor(Form[RuleOrView]):
         self.attempt_soon()
 
     def attempt(self) -> None:
-        """See what would change."""
+        """Preview the change."""
         try:
             made = self._made()
         except TensordiffError as error:
@@ -161,7 +161,7 @@ class RuleEditor(Form[RuleOrView]):
     @on(Input.Submitted)
     @on(Button.Pressed, "#accept")
     def action_accept(self) -> None:
-        """Take what was made."""
+        """Accept the rule."""
         try:
             self.dismiss(self._made())
         except TensordiffError as error:
@@ -177,7 +177,7 @@ def _field(label: str, name: str, value: str, placeholder: str) -> Horizontal:
 
 
 def pointed(error: TensordiffError, match: str) -> Text:
-    """A refusal, with a caret under the character it is about where that is known."""
+    """An error, with a caret under the character it is about, if known."""
     lines = [printable(line) for line in str(error).split("\n")]
     position = error.__cause__.pos if isinstance(error.__cause__, re.error) else None
     if position is not None:

@@ -1,4 +1,4 @@
-"""The list of rules, maps and views: each on one line, with whether it is on, what it does, whose it is."""
+"""The list of rules, maps and views: each on one line, with whether it is on, its effect and its source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SOURCE, _HITS = 10, 6
 
 
 class RuleList(LineList[Line]):
-    """What is said, in the order it is tried."""
+    """All rules, maps and views, in the order they are tried."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("rules")
     BINDING_GROUP_TITLE = "Rules"
@@ -36,7 +36,7 @@ class RuleList(LineList[Line]):
         self.learned: tuple[LearnedRule, ...] = ()
 
     def show_book(self, book: RuleBook, hits: RuleUsage | None, learned: Learned | None = None) -> None:
-        """Show a person's own rules, what was learned, and the presets'; without hits, what they do is not known."""
+        """Show the user's rules, the learned ones, and the presets'; without ``hits``, their effect is unknown."""
         self.book, self.hits = book, hits
         self.learned = () if learned is None else learned.rules
         maps = (Line(rule.map, k, is_own=False, is_learned=True) for k, rule in enumerate(self.learned))
@@ -44,7 +44,7 @@ class RuleList(LineList[Line]):
         self.show_items((*book.lines[:presets], *maps, *book.lines[presets:]))
 
     def point_at(self, value: AnyRule) -> None:
-        """Put the cursor on a line of the person's own."""
+        """Move the cursor to one of the user's own lines."""
         same = (k for k, one in enumerate(self.items) if one.is_own and one.value == value)
         self.move(next(same, self.cursor))
 
@@ -74,7 +74,7 @@ class RuleList(LineList[Line]):
         return printable(f"{value.match} {', '.join(views)}")
 
     def count(self, item: Line) -> int | None:
-        """How much it does; None where that is not known yet."""
+        """How many names or pairs it affects; None while unknown."""
         if item.is_learned:
             return self.learned[item.number].used
         if self.hits is None or self.book is None:
@@ -90,7 +90,7 @@ class RuleList(LineList[Line]):
     # --- what can be done ------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        """Whether it can be done now; None for what is there and cannot."""
+        """Whether an action is possible; None greys its key."""
         line, book = self.current, self.book
         if book is None:
             return True
@@ -106,11 +106,11 @@ class RuleList(LineList[Line]):
         return True if possible.get(action, True) else None
 
     def opened(self) -> None:
-        """Edit it."""
+        """Edit the line."""
         self.action_edit()
 
     def action_add(self) -> None:
-        """Add a rule; among those that were learned, keep these."""
+        """Add a rule; on a learned rule, keep all learned rules."""
         self.ask("add")
 
     def action_view(self) -> None:
@@ -118,23 +118,23 @@ class RuleList(LineList[Line]):
         self.ask("view")
 
     def action_edit(self) -> None:
-        """Edit this one."""
+        """Edit the line."""
         self.ask("edit")
 
     def action_delete(self) -> None:
-        """Delete this one."""
+        """Delete the line."""
         self.ask("delete")
 
     def action_switch(self) -> None:
-        """Switch this one on or off."""
+        """Switch the line on or off."""
         self.ask("switch")
 
     def action_move(self, by: int) -> None:
-        """Try this one earlier or later."""
+        """Move the line, so that it is tried earlier or later."""
         self.ask("move", by)
 
     def action_pin(self) -> None:
-        """Keep the pair that is selected in the table."""
+        """Pin the pair that is selected in the table."""
         self.ask("pin")
 
     def action_undo(self) -> None:
@@ -142,16 +142,16 @@ class RuleList(LineList[Line]):
         self.ask("undo")
 
     def action_redo(self) -> None:
-        """Do it again."""
+        """Redo the last undone change."""
         self.ask("redo")
 
     def action_write(self) -> None:
-        """Write to a file."""
+        """Write the rules to a file."""
         self.ask("write")
 
 
 def source_of(item: Line) -> str:
-    """Whose it is: a preset's, a file's, the person's at the keyboard, or nobody's yet."""
+    """The source of a line: learned, the name of a preset or a file, or ``yours``."""
     if item.is_learned:
         return "learned"
     return (item.value.source if isinstance(item.value, Rule) else "") or "yours"

@@ -1,4 +1,4 @@
-"""The left side of a comparison: room for the rules panel, which is made when somebody first asks for it."""
+"""The left side of a comparison, with the rules panel, which is created when it is first opened."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class RulesSide(Vertical):
-    """Hidden until it is asked for. The parent has the class ``-rules`` while it is shown."""
+    """The left side; hidden until it is opened. The parent has the class ``-rules`` while it is shown."""
 
     panel: RulesPanel | None = None
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is room for it now."""
+        """Whether it is shown."""
         return self.parent is not None and self.parent.has_class("-rules")
 
     @property
     def has_keys(self) -> bool:
-        """Whether the focus is within."""
+        """Whether it contains the focus."""
         return bool(self.query("*:focus"))
 
     def open(self, session: Session | None, book: RuleBook, pair: Pair | None) -> None:
-        """Show the panel and give it the keys."""
+        """Show the panel and focus it."""
         self.parent.add_class("-rules")  # type: ignore[union-attr]
         self.call_later(self._open, session, book, pair)
 
@@ -41,22 +41,24 @@ class RulesSide(Vertical):
             self.panel = RulesPanel(session, book)
             self.panel.selected = pair
             await self.mount(self.panel)
-        if self.panel is not None and self.panel.children:  # they go first when the screen is closed
+        if self.panel is not None and self.panel.children:  # the children are removed first when the screen is closed
             self.panel.rules.focus()
 
     def close(self) -> None:
-        """Hide it. The focus leaves at once: a key typed ahead must not reach what is hidden."""
+        """Hide the panel. The focus leaves at once: a key typed ahead must not reach what is hidden."""
         self.parent.remove_class("-rules")  # type: ignore[union-attr]
         self.screen.set_focus(None)
 
     def show(self, session: Session | None, book: RuleBook, *, is_aligning: bool) -> None:
-        """Show a session and its rules in the panel, if there is one or one was asked for before the session."""
+        """Show a session and its rules in the panel, if there is one, or if it was opened before the
+        session was there.
+        """
         if self.panel is not None and session is not None:
             self.panel.show(session, book, is_aligning=is_aligning)
         elif self.is_shown and session is not None:
             self.call_later(self._open, session, book, None)
 
     def select(self, pair: Pair | None) -> None:
-        """Say which pair is under the table's cursor."""
+        """Set the pair under the table's cursor."""
         if self.panel is not None:
             self.panel.selected = pair

@@ -1,7 +1,7 @@
-"""Suggestions in the rules panel: searching by value, and accepting what was found.
+"""Suggestions in the rules panel: the search by value, and accepting its results.
 
-Searching by value reads tensors, so it begins only when somebody comes to the orphans or suggestions. It runs in a
-thread that can be stopped, and shows what it finds as it finds it.
+The search reads tensors, so it begins only when the user comes to the orphans or suggestions. It runs in a thread that
+can be stopped, and shows results as it finds them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from tensordiff.tui.rules.panel import RulesPanel
 
 _EVERY_S = 0.1
-"""How often what was found so far is shown."""
+"""How often results are shown during the search."""
 _USUAL_CONFIDENCE = "0.9"
 Progress = Literal["not yet", "searching", "done", "stopped"]
 
 
 @dataclass
 class SuggestionsFound(Message):
-    """From the thread that searches: all suggestions so far."""
+    """Sent by the searching thread: all suggestions so far."""
 
     session: Session
     suggestions: tuple[Suggestion, ...]
@@ -47,13 +47,13 @@ class SuggestionsFound(Message):
 
 @dataclass
 class MapsProven(Message):
-    """From a thread: the maps that come of suggestions a person accepted."""
+    """Sent by a thread: the maps of the suggestions that the user accepted."""
 
     maps: tuple[MapRule, ...]
 
 
 class _StopSearch(Exception):
-    """Nobody waits for the suggestions any more."""
+    """The search was stopped."""
 
 
 class SuggestionSearch:
@@ -63,12 +63,12 @@ class SuggestionSearch:
         self._panel = panel
         self.progress: Progress = "not yet"
         self.found: tuple[Suggestion, ...] = ()
-        """As they came: which maps they prove depends on their order."""
+        """In the order they were found: it decides which maps they prove."""
 
     # --- searching -------------------------------------------------------------------------------
 
     def begin_at(self, at: LineList[object]) -> None:
-        """Begin, where somebody came to the orphans or suggestions and nothing was searched yet."""
+        """Begin a first search, if the user came to the orphans or suggestions."""
         panel = self._panel
         if at in (panel.orphans, panel.suggestions) and self.progress == "not yet" and panel.orphans.all:
             self._begin()
@@ -79,7 +79,7 @@ class SuggestionSearch:
         in_thread(self._panel, "suggest", partial(self._run, self._panel.session))
 
     def _run(self, session: Session) -> None:
-        """In a thread."""
+        """Search; runs in a thread."""
         worker, post = get_current_worker(), self._panel.post_message
         found: list[Suggestion] = []
         shown = time.monotonic()
@@ -99,13 +99,13 @@ class SuggestionSearch:
         post(SuggestionsFound(session, tuple(found), is_done=True))
 
     def take(self, event: SuggestionsFound) -> None:
-        """Show what was found, if it is of the pairs that are shown."""
+        """Show results, if they are of the current pairs."""
         if event.session.alignment is self._panel.session.alignment and self.progress == "searching":
             self.progress, self.found = "done" if event.is_done else "searching", event.suggestions
             self.show()
 
     def forget(self) -> None:
-        """Another alignment leaves others over; what was found is of the old one."""
+        """Drop the results, which are of the previous alignment."""
         panel = self._panel
         panel.workers.cancel_group(panel, "suggest")
         self.progress, self.found = "not yet", ()
@@ -113,7 +113,7 @@ class SuggestionSearch:
             panel.call_after_refresh(self.begin_at, panel.orphans)
 
     def toggle(self) -> None:
-        """Stop searching, or begin again."""
+        """Stop the search, or begin again."""
         if self.progress == "searching":
             self._panel.workers.cancel_group(self._panel, "suggest")
             self.progress = "stopped"
@@ -122,7 +122,7 @@ class SuggestionSearch:
             self._begin()
 
     def show(self) -> None:
-        """Show what was found, the surest first."""
+        """Show the results, the most confident first."""
         panel, count = self._panel, len(self.found)
         panel.suggestions.show_items(sorted(self.found, key=lambda one: -one.confidence))
         heading = {
@@ -148,7 +148,7 @@ class SuggestionSearch:
                 panel.do_in_orphans(what)
 
     def accept_for(self, orphan: Orphan) -> None:
-        """Accept the surest suggestion that speaks of an orphan."""
+        """Accept the most confident suggestion for an orphan."""
         panel = self._panel
         label = panel.session.dumps.label(orphan.entry, orphan.side)
         fitting = [one for one in panel.suggestions.items if label in _expression(one, orphan.side)]
@@ -158,13 +158,13 @@ class SuggestionSearch:
             panel.notify("nothing is suggested for it; pick one of the other side, or type an expression with x")
 
     def _accept(self, chosen: Sequence[Suggestion]) -> None:
-        """For every layer where all that was found proves every layer: that takes both indexes, so in a thread."""
+        """Accept suggestions, for every layer if the results prove it. That needs both indexes, so a thread does it."""
         session, among = self._panel.session, self.found
         post = self._panel.post_message
         in_thread(self._panel, "accept", lambda: post(MapsProven(session.dumps.maps_of_chosen(tuple(chosen), among))))
 
     def ask_confidence(self) -> None:
-        """Accept all suggestions of at least some confidence."""
+        """Ask for a confidence, and accept all suggestions of at least that."""
         panel = self._panel
         if not self.found:
             panel.notify("nothing is suggested yet; s searches by value", markup=False)

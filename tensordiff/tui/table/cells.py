@@ -1,4 +1,4 @@
-"""What stands in a cell of the table: plain text, made when its line is drawn and not before."""
+"""The text of a cell of the table, made only when its line is drawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensordiff.tui.text import fit, right
 
 BLANK = ""
 _sparkline = lru_cache(1 << 10)(sparkline)
-"""Half the time of drawing a row, and a table is drawn many times while it is measured."""
+"""Cached, because it is half the time of drawing a row, and a table is drawn many times while it is measured."""
 FOLDED, UNFOLDED = "▸", "▾"
 
 
@@ -51,7 +51,7 @@ def _measured_text(row: Row, placed: PlacedColumn) -> str:
 
 
 def tree_name(pair: Pair | None, path: str, is_module: bool, is_folded: bool, depth: int) -> str:
-    """A name in the tree: its last part, further in the deeper it lies."""
+    """A name in the tree: its last part, indented by its depth."""
     fold = (FOLDED if is_folded else UNFOLDED) if is_module else " "
     last = printable(path.rpartition(".")[2] or path)
     port = "" if pair is None or pair.reference.port in ("output", "output_0") else f" {printable(pair.reference.port)}"
@@ -59,5 +59,5 @@ def tree_name(pair: Pair | None, path: str, is_module: bool, is_folded: bool, de
 
 
 def flat_name(listing: Listing, at: int, has_port: bool) -> str:
-    """A name in the list; with its port where that has no column."""
+    """A name in the list, with its port if that has no column."""
     return layer_name(listing.pairs[at]) if has_port else listing.labels[at]

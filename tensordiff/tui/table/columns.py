@@ -1,9 +1,9 @@
-"""The columns of the table: what each shows, how wide it is, and from which width of the table it is shown.
+"""The columns of the table: what each shows, its width, and the table width from which it is shown.
 
-A column of numbers is a line in ``COLUMNS`` and nothing else: ``value`` names the attribute of a ``Row`` that ``model``
-collects for sorting and ``cells`` formats. A column of text also needs its case in ``cells``.
+A numeric column is a line in ``COLUMNS`` and nothing else: ``value`` names the attribute of a ``Row`` that ``model``
+collects for sorting and ``cells`` formats. A text column also needs its case in ``cells``.
 
-The first frame of the app is laid out from this list, so this module imports nothing that compares.
+The first frame of the app uses this list, so this module imports nothing that compares.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ ThirdDump = Literal["injected", "golden"]
 
 
 class Column(NamedTuple):
-    """One column; numbers stand at the right."""
+    """A column; numbers are aligned to the right."""
 
     id: str
     label: str
     width: int
     from_width: int
-    """The width of table from which it is shown, unless the user chose the columns."""
+    """The table width from which it is shown, unless the user chose the columns."""
     help: str
     value: str | None = None
-    """The number's attribute in ``Row``, or in a ``Diff`` of it: ``diff.max_abs``. None for a column of text."""
+    """The number's attribute in ``Row``, or in a ``Diff`` of it: ``diff.max_abs``. None for a text column."""
     needs: ThirdDump | None = None
-    """The dump, beside reference and candidate, without which the column is left out."""
+    """The dump, besides reference and candidate, without which the column is left out."""
 
     @property
     def is_number(self) -> bool:
@@ -35,7 +35,7 @@ class Column(NamedTuple):
 
 
 NAME_WIDTH = 18
-"""The least that a layer's name is given."""
+"""The least width of a layer's name."""
 _INJECTED = "rel_l2 when given the reference's inputs: the layer's own error"
 _AMPLIFICATION = "rel_l2 over that of the layer's input"
 _GOLDEN = "Candidate's error over reference's, each against the golden run"
@@ -59,19 +59,19 @@ COLUMNS = (
 )
 BY_ID = {column.id: column for column in COLUMNS}
 _SORTABLE_TEXT = ("layer", "shape", "verdict", "profile")
-"""Columns of text that ``model`` has an order for."""
+"""Text columns that ``model`` can sort by."""
 SORTABLE = tuple(column.id for column in COLUMNS if column.value is not None or column.id in _SORTABLE_TEXT)
 _MARGIN = 4
 """Cursor mark, verdict, mark, and a space."""
 
 
 def columns_without(there: Collection[ThirdDump]) -> frozenset[str]:
-    """The columns to leave out where only these third dumps are there."""
+    """The columns to leave out if only these third dumps are given."""
     return frozenset(column.id for column in COLUMNS if column.needs is not None and column.needs not in there)
 
 
 class PlacedColumn(NamedTuple):
-    """A column and the cells it takes."""
+    """A column and its cells."""
 
     column: Column
     x: int
@@ -86,8 +86,10 @@ class PlacedColumn(NamedTuple):
 def lay_out(
     width: int, longest: int, chosen: Sequence[str] | None, missing: Collection[str], rows: int = 0
 ) -> list[PlacedColumn]:
-    """Columns from left to right, with room for the number of so many rows. Names take what the others leave, then the
-    profile and the reason do."""
+    """Place columns from left to right; the index column has room for the number of rows.
+
+    Names take the width that the others leave, then the profile and the reason do.
+    """
     shown = [c for c in COLUMNS if c.id not in missing and _is_shown(c, width, chosen)]
     widths = {column.id: column.width for column in shown}
     if "index" in widths:

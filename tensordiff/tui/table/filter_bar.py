@@ -1,4 +1,4 @@
-"""A line to type a filter into: what matches is shown while it is typed."""
+"""The filter bar: a line to type a filter into, which is applied while it is typed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensordiff.tui.table.model import Pattern
 
 
 class FilterBar(Horizontal):
-    """Hidden until it is asked for, and when it holds nothing."""
+    """The filter bar; hidden until it is opened, and when it is empty."""
 
     DEFAULT_CSS = """
     FilterBar { height: 1; display: none; background: $panel; }
@@ -27,17 +27,17 @@ class FilterBar(Horizontal):
 
     @dataclass
     class Changed(Message):
-        """Another filter."""
+        """The filter changed."""
 
         pattern: Pattern | None
         text: str
 
     @dataclass
     class Left(Message):
-        """The filter stands; back to the table."""
+        """The filter stays; the focus returns to the table."""
 
     pattern: Pattern | None = None
-    """What filters now; of a text that is no regular expression, what was typed before."""
+    """The current filter; while the text is no regular expression, the one before."""
 
     def compose(self) -> ComposeResult:
         """A slash, the text, and what is wrong with it."""
@@ -47,11 +47,11 @@ class FilterBar(Horizontal):
 
     @property
     def text(self) -> str:
-        """What is typed."""
+        """The typed text."""
         return self.query_one(Input).value
 
     def open(self, text: str | None = None) -> None:
-        """Show and focus; with text, show that, unfocused."""
+        """Show and focus the bar; with a text, show that without focus."""
         self.add_class("-shown")
         if text is None:
             self.screen.set_focus(self.query_one(Input))  # at once: the next key may be waiting already
@@ -59,7 +59,7 @@ class FilterBar(Horizontal):
             self.query_one(Input).value = text
 
     def clear(self) -> None:
-        """Filter nothing, and hide."""
+        """Clear the filter, and hide the bar."""
         self.query_one(Input).value = ""
         self.remove_class("-shown")
 
@@ -76,7 +76,7 @@ class FilterBar(Horizontal):
         self.post_message(self.Changed(pattern, event.value))
 
     def _say(self, text: str, *, wrong: bool) -> None:
-        """Say what is wrong; where that is the same as before, nothing is laid out anew for every character."""
+        """Say what is wrong. If that is unchanged, nothing is laid out again for every character."""
         said = self.query_one("#filter-wrong", Static)
         if text != said.content:
             said.update(text)

@@ -1,7 +1,7 @@
-"""The parts of a comparison that are always seen, with nothing in them yet: what the first frame of the app shows.
+"""The permanent parts of a comparison while they are still empty: the first frame of the app.
 
-Nothing is imported here that compares: numpy and all that rests on it would take longer to load than a person
-should wait for a sign of life. What fills these parts is made from them: ``Summary``, ``LayerLines``, ``Plot``.
+Nothing that compares is imported here: loading numpy and everything built on it would take longer than a user should
+wait for a first frame. The filled parts are subclasses: ``Summary``, ``LayerLines``, ``Plot``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SummaryFrame(Static):
     """
 
     def wait_for(self, reference: object, candidate: object) -> None:
-        """What is being opened."""
+        """Say what is being opened."""
         self.update(Text(f"opening {printable(reference)} and {printable(candidate)} …"))
 
 
@@ -57,33 +57,33 @@ class TableFrame(LineView):
         self.longest = 0
         """Characters of the longest name."""
         self.row_count = 0
-        """Rows there are, shown or not."""
+        """The number of rows, shown or not."""
         self.chosen: tuple[str, ...] | None = None
         self.missing: frozenset[str] = columns_without(())
         self.placed: list[PlacedColumn] = []
 
     def place_columns(self) -> None:
-        """Lay the columns out anew, for another width or another choice."""
+        """Place the columns, for another width or another choice."""
         width = self.scrollable_content_region.width or self.size.width
         self.placed = lay_out(width, self.longest + 2, self.chosen, self.missing, self.row_count)
         self.measure_lines()
 
     def measure_lines(self) -> None:
-        """How far it can be scrolled."""
+        """Set how far the table can be scrolled."""
         width = self.placed[-1].end if self.placed else 0
         self.virtual_size = Size(width, self.line_count + 1)
         self.refresh()
 
     def on_resize(self) -> None:
-        """Another width has room for other columns."""
+        """Place the columns for another width."""
         self.place_columns()
 
     def render_line(self, y: int) -> Strip:
-        """The headings, or nothing."""
+        """The headings, or an empty line."""
         return self.headings() if y == 0 else Strip.blank(self.size.width, self.plain_style)
 
     def headings(self) -> Strip:
-        """One a column, as wide as it."""
+        """The headings, each as wide as its column."""
         style = self.get_component_rich_style("layer-table--header")
         segments = [Segment("    ", style)]
         for placed in self.placed:
@@ -94,11 +94,11 @@ class TableFrame(LineView):
         return Strip(segments).crop_extend(left, left + self.size.width, style)
 
     def arrow(self, column: str) -> str:
-        """Beside the heading that rows are ordered by."""
+        """An arrow beside the heading that rows are ordered by."""
         return "▲" if column == "index" else ""
 
-    def remark(self, column: str) -> str:  # noqa: ARG002 - for those who have rows to leave out
-        """What else stands in a heading."""
+    def remark(self, column: str) -> str:  # noqa: ARG002 - for subclasses that leave rows out
+        """A remark in a heading."""
         return ""
 
 
@@ -111,5 +111,5 @@ class PlotFrame(Widget, can_focus=True):
     """
 
     def render(self) -> Text:
-        """Words, where there is nothing to draw."""
+        """A message, because there is nothing to draw."""
         return Text("no error to plot yet")

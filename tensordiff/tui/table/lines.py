@@ -1,8 +1,7 @@
-"""Layers drawn line by line: what is not on the screen is never formatted.
+"""Layers drawn line by line: only lines on the screen are formatted.
 
-It shows a ``Listing`` in an order, with a cursor that stays on its row however rows are sorted, filtered or
-aligned anew. Names are plain text and reach no parser of markup. What keys and the mouse do is in
-``layer_table``.
+It shows a ``Listing`` in an order, with a cursor that stays on its row however rows are sorted, filtered or realigned.
+Names are plain text and never parsed as markup. The actions of keys and mouse are in ``table``.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from tensordiff.tui.threads import ThreadFailed, in_thread
 _GLYPHS: dict[str, str] = {"pending": " "} | {str(name): glyph for name, glyph in GLYPHS.items()}
 _MARK, _CULPRIT = "●", "►"
 _SORTED_AT_ONCE = 50_000
-"""Rows that are sorted within a few milliseconds; more are sorted in a thread."""
+"""Rows that can be sorted within a few milliseconds; more are sorted in a thread."""
 _REORDER_S = 0.25
-"""How often rows that are being measured are put in another order: nobody reads faster."""
+"""How often rows that are being measured are sorted again: nobody reads faster."""
 
 
 class LayerLines(TableFrame):
@@ -63,23 +62,23 @@ class LayerLines(TableFrame):
     """
 
     cursor: reactive[int] = reactive(0, repaint=False)
-    """The line, not the row."""
+    """The index of the line, not of the row."""
 
     @dataclass
     class Highlighted(Message):
-        """The cursor stands on a row, or on none."""
+        """The cursor moved to a row, or to none."""
 
         position: int | None
 
     @dataclass
     class Ordered(Message):
-        """Rows stand in another order, or others are shown."""
+        """The order of the rows changed, or the selection."""
 
         order: Order
 
     @dataclass
     class _Sorted(Message):
-        """Rows were sorted in a thread."""
+        """A thread sorted the rows."""
 
         listing: Listing
         how: Order
@@ -99,12 +98,12 @@ class LayerLines(TableFrame):
         self._reorder: Timer | None = None
         self._is_sorting = self._must_sort_again = False
         self.suspects = Suspects()
-        """Positions that a search still suspects; all others are dim. Empty where nothing is searched."""
+        """Positions that a search still suspects; all others are dimmed. Empty if nothing is searched."""
 
     # --- what is shown ---------------------------------------------------------------------------
 
     def show_listing(self, listing: Listing) -> None:
-        """Another alignment; the cursor stays with its pair, where that is still there."""
+        """Show another alignment; the cursor stays on its pair, if that still exists."""
         pair = None if (at := self.position) is None else self.listing.pairs[at]
         self.listing, self.longest, self.modules = listing, listing.longest, None
         self.row_count = len(listing)
@@ -121,7 +120,7 @@ class LayerLines(TableFrame):
             self.go(found)
 
     def show_more(self, start: int, end: int) -> None:
-        """Rows from ``start`` on were measured. Execution order does not change by that; any other does."""
+        """Show rows that were measured. Execution order is not affected by that; any other order is."""
         if self.how.by is not None or self.how.faults:
             self._reorder = self._reorder or self.set_timer(_REORDER_S, self._show_order_again)
         elif self.modules is not None or any(start <= at < end for at in self._in_sight()):
@@ -132,14 +131,14 @@ class LayerLines(TableFrame):
         self.show_order(self.how)
 
     def _in_sight(self) -> list[int]:
-        """Positions of the rows that are on the screen."""
+        """Positions of the rows on the screen."""
         top = self.scroll_offset.y
         return [self.line(at).row for at in range(top, min(top + self.size.height - 1, len(self.lines)))]
 
     def show_order(self, how: Order) -> None:
-        """Show other rows or in another order; the cursor stays on its row, or as near as can be.
+        """Show other rows, or in another order; the cursor stays on its row, or as near as possible.
 
-        Very many rows are sorted in a thread, and stand as they did until then.
+        Very many rows are sorted in a thread, and keep their order until then.
         """
         self.how = how
         if not self._is_long:
@@ -151,7 +150,7 @@ class LayerLines(TableFrame):
 
     @property
     def _is_long(self) -> bool:
-        """Whether to bring the rows in order takes longer than a key may wait."""
+        """Whether sorting takes longer than a key may wait."""
         return self.how.by is not None and self.modules is None and len(self.listing) > _SORTED_AT_ONCE
 
     def _sort_in_thread(self) -> None:
@@ -160,7 +159,7 @@ class LayerLines(TableFrame):
         in_thread(self, "sort", lambda: self.post_message(self._Sorted(listing, how, listing.order(how))))
 
     def on_thread_failed(self, message: ThreadFailed) -> None:
-        """Rows that could not be sorted stand as they did, and the next order is tried; the app tells why."""
+        """Keep the order of rows that could not be sorted, and try the next one; the app reports the failure."""
         if message.group == "sort":
             self._is_sorting = False
             if self._must_sort_again and self._is_long:
@@ -168,7 +167,7 @@ class LayerLines(TableFrame):
 
     @on(_Sorted)
     def _show_sorted(self, message: _Sorted) -> None:
-        """Show the rows in their new order, unless another one is asked for by now."""
+        """Show the rows in their new order, unless another one is requested by now."""
         message.stop()
         self._is_sorting = False
         if message.listing is self.listing and message.how == self.how and self._is_long:
@@ -179,7 +178,7 @@ class LayerLines(TableFrame):
             self._sort_in_thread()
 
     def _take_lines(self, lines: Lines | None) -> None:
-        """Show these lines, or those that there are now; the cursor stays on its row, or as near as can be."""
+        """Show these lines or, if None, the current ones; the cursor stays on its row, or as near as possible."""
         at, line = self.position, self.cursor
         self.rearrange(lines)
         if at is None or not self.go(at):
@@ -187,14 +186,14 @@ class LayerLines(TableFrame):
         self.post_message(self.Ordered(self.how))
 
     def show_tree(self, tree: Tree | None) -> None:
-        """Rows by module, or one list where there is no tree."""
+        """Show rows by module or, without a tree, as one list."""
         if tree is not None and self.modules is None:
             self.folded = tree.usual_folds
         self.modules = tree
         self.show_order(self.how._replace(by=None))
 
     def rearrange(self, lines: Lines | None = None) -> None:
-        """Find out again which lines there are, unless that is known."""
+        """Compute the lines again, unless they are given."""
         if self.modules is None or lines is not None:
             self.lines = Lines.flat(self.listing.order(self.how)) if lines is None else lines
             self.kept_count = len(self.lines)
@@ -207,11 +206,11 @@ class LayerLines(TableFrame):
 
     @property
     def can_fold(self) -> bool:
-        """Whether modules can be collapsed: not where only some rows are shown, which would hide these as well."""
+        """Whether modules can be collapsed: not if only some rows are shown, because it would hide those as well."""
         return not self.how.faults and self.how.only is None
 
     def on_resize(self) -> None:
-        """The cursor stays in sight."""
+        """Keep the cursor visible."""
         self.call_after_refresh(self._show_cursor)
 
     # --- the cursor ------------------------------------------------------------------------------
@@ -222,27 +221,27 @@ class LayerLines(TableFrame):
 
     @property
     def position(self) -> int | None:
-        """The row under the cursor, by its place in the listing."""
+        """The position in the listing of the row under the cursor."""
         if not 0 <= self.cursor < len(self.lines):
             return None
         row = self.line(self.cursor).row
         return None if row == NOWHERE else row
 
     def go(self, position: int) -> bool:
-        """Put the cursor on a row; whether it is shown at all."""
+        """Move the cursor to a row; returns whether it is shown at all."""
         at = self.lines.of_row(position)
         if at is not None:
             self.move(at)
         return at is not None
 
     def reveal(self, position: int) -> None:
-        """Put the cursor on a row, whatever hides it."""
+        """Move the cursor to a row, whatever hides it."""
         if self.go(position):
             return
         if self.modules is not None:
             self._unfold_to(position)
         if not self.go(position):
-            by = None if self._is_long else self.how.by  # what is to be seen now cannot wait for a sort
+            by = None if self._is_long else self.how.by  # what is to be shown now cannot wait for a sort
             self.show_order(self.how._replace(by=by, faults=False, only=None, inputs=True))
             self.go(position)
 
@@ -252,7 +251,7 @@ class LayerLines(TableFrame):
         self.rearrange()
 
     def move(self, line: int) -> None:
-        """Put the cursor on a line, or the nearest there is."""
+        """Move the cursor to a line, or the nearest one."""
         self.cursor = max(0, min(line, len(self.lines) - 1))
         self._show_cursor()
         self.refresh()
@@ -278,13 +277,13 @@ class LayerLines(TableFrame):
         return Strip(self._segments(at, style)).crop_extend(left, left + self.size.width, style)
 
     def arrow(self, column: str) -> str:
-        """Which way rows are ordered, beside the heading that they are ordered by."""
+        """The direction of the order, beside the heading that rows are ordered by."""
         if self.how.by is None:
             return super().arrow(column)
         return "" if column != self.how.by else "▼" if self.how.descending else "▲"
 
     def remark(self, column: str) -> str:
-        """Beside the heading of the names: how many rows are shown, where some are left out, and which."""
+        """In the heading of the names: how many rows are shown if some are left out, and which."""
         if column != "layer" or not len(self.listing):
             return ""
         which = ("faults",) * self.how.faults + ("filtered",) * (self.how.only is not None)
@@ -303,13 +302,13 @@ class LayerLines(TableFrame):
         return style
 
     def _verdict(self, line: Line) -> str:
-        """A folded module's is the worst within."""
+        """The verdict of a line; for a folded module, the worst within."""
         if line.node != NOWHERE and self.modules and (self.is_folded(line) or line.row == NOWHERE):
             return VERDICTS[int(self.listing.verdicts[self.modules.within(line.node)].max(initial=0))]
         return VERDICTS[int(self.listing.verdicts[line.row])]
 
     def is_folded(self, line: Line) -> bool:
-        """Whether what lies within a module is hidden."""
+        """Whether a module's content is hidden."""
         if self.modules is None or line.node == NOWHERE or not self.can_fold:
             return False
         return self.modules.path(line.node) in self.folded

@@ -1,9 +1,8 @@
-"""What the table lists, as columns of numbers: putting rows in, and in which order to show them.
+"""The data of the table, as columns of numbers: taking in rows, and ordering them.
 
-Nothing here knows of a screen. Pairs are known from the start and their rows come in batches, made by
-the thread that measures; sorting is one argsort over a column and a filter is a mask, so that a hundred
-thousand rows are no other case than ten. A number that is not there is ``ABSENT`` and stands last; a
-NaN is worse than any other and stands where the worst stand.
+Nothing here depends on a screen. Pairs are known from the start, and their rows come in batches made by the measuring
+thread. Sorting is one argsort over a column and a filter is a mask, so a hundred thousand rows are no special case. A
+missing number is ``ABSENT`` and sorts last; a NaN is worse than any number and sorts with the worst.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from tensordiff.util.regex import UserRegex
 from tensordiff.util.slices import release, sorted_positions
 
 ABSENT = -1.0
-"""No error is negative, so this is none."""
+"""No error is negative, so this value cannot be one."""
 VERDICTS = ("pending", "agrees", "drifts", "unknown", "diverges")
-"""From mild to bad; a verdict's code is its place here."""
+"""From mild to bad; a verdict's code is its index here."""
 _CODES = {name: code for code, name in enumerate(VERDICTS)}
 COMPONENTS = ("attention", "mlp", "norm", "embedding", "head", "block", "other")
 _COMPONENT_CODES = {name: code for code, name in enumerate(COMPONENTS)}
 _ASKED_AFTER = 2_000
-"""Names that are matched in a few milliseconds."""
+"""Names that can be matched in a few milliseconds."""
 AGREES, DIVERGES = _CODES["agrees"], _CODES["diverges"]
 
 Positions = NDArray[np.intp]
@@ -44,7 +43,7 @@ RowKey = str
 
 
 def _reader(path: str) -> Callable[[Row], float | None]:
-    """Read an attribute of a row, or of one of its diffs (``diff.mse``), which may not be there."""
+    """A function that reads an attribute of a row, or of one of its diffs (``diff.mse``), which may be None."""
     first, _, second = path.partition(".")
     of_row = attrgetter(first)
     if not second:
@@ -62,19 +61,19 @@ METRICS: dict[str, Callable[[Row], float | None]] = {
     **{column.id: _reader(column.value) for column in COLUMNS if column.value is not None},
     "elements": lambda row: None if row.shape is None else float(math.prod(row.shape)),
 }
-"""The numbers of a row by name: those of the columns, and what shapes are sorted by."""
+"""The numbers of a row by name: those of the columns, and the one that shapes are sorted by."""
 NUMBERS = tuple(METRICS)
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Rows to choose from, as a mask: a set of a million positions takes the event loop long to look up."""
+    """A choice of rows as a mask: looking up a million positions in a set takes the event loop long."""
 
     mask: NDArray[np.bool_]
 
 
 class Suspects(Collection[int]):
-    """Rows that a search suspects, in order: to make a set of a million takes longer than a key may wait."""
+    """Rows that a search suspects, in order: making a set of a million takes longer than a key may wait."""
 
     def __init__(self, positions: Positions | Sequence[int] = ()) -> None:
         self._positions = np.asarray(positions, np.intp)
@@ -91,7 +90,7 @@ class Suspects(Collection[int]):
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """The first and the last; None where nothing is suspected."""
+        """The first and the last position; None if nothing is suspected."""
         return (int(self._positions[0]), int(self._positions[-1])) if len(self) else None
 
 
@@ -99,36 +98,36 @@ class Order(NamedTuple):
     """Which rows are shown, and in which order."""
 
     by: str | None = None
-    """A column; None is execution order."""
+    """A column; None for execution order."""
     descending: bool = True
     faults: bool = False
-    """Only rows that do not agree, inputs among them: the rows that ``compare --faults`` prints."""
+    """Only rows that do not agree, including inputs: the rows that ``compare --faults`` prints."""
     inputs: bool = False
-    """Inputs too, not outputs alone."""
+    """Show inputs besides outputs."""
     only: Selection | None = None
-    """None is all."""
+    """None for all rows."""
 
 
 class Pattern(NamedTuple):
-    """A filter as it was typed: a regular expression, ``!`` before it inverts."""
+    """A filter as it was typed: a regular expression; ``!`` before it inverts."""
 
     regex: UserRegex
     inverted: bool
 
     @classmethod
     def parse(cls, text: str) -> Pattern | None:
-        """None for what filters nothing. Raises ``AlignError``."""
+        """Parse a filter; None for an empty one. Raises ``AlignError``."""
         inverted = text.startswith("!")
         said = text[inverted:]
         return cls(UserRegex("the filter", said), inverted) if said else None
 
     def matches(self, name: str) -> bool:
-        """Whether a name is to be shown."""
+        """Whether to show a name."""
         return self.regex.matches(name) != self.inverted
 
 
 class Batch(NamedTuple):
-    """Rows that were measured since the last, and their numbers; made outside the event loop."""
+    """Rows that were measured since the last batch, with their numbers; made outside the event loop."""
 
     start: int
     rows: list[Row]
@@ -137,7 +136,7 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, start: int, rows: list[Row]) -> Batch:
-        """One column a number, in the order of ``NUMBERS``."""
+        """Make a batch; its numbers are in the order of ``NUMBERS``."""
         values = [[_or_absent(metric(row)) for row in rows] for metric in METRICS.values()]
         codes = [_CODES[row.verdict.name] for row in rows]
         return cls(start, rows, np.array(values, np.float64).reshape(len(NUMBERS), -1), np.array(codes, np.int8))
@@ -149,7 +148,7 @@ def _or_absent(value: float | None) -> float:
 
 @dataclass(frozen=True)
 class RowNumbers(Sequence[int]):
-    """The numbers of pairs, each looked up when it is asked for: a list of a million keeps a key waiting."""
+    """The numbers of pairs, each computed on access: building a list of a million would keep a key waiting."""
 
     pairs: Sequence[Pair]
 
@@ -170,23 +169,23 @@ class Listing:
 
     pairs: tuple[Pair, ...]
     labels: list[str]
-    """As people call them, printable."""
+    """The printable name of each pair."""
     rows: list[Row | None]
     numbers: NDArray[np.float64]
     verdicts: NDArray[np.int8]
     is_input: NDArray[np.bool_]
     components: NDArray[np.int8]
-    """Which part of a network each belongs to, by its place in ``COMPONENTS``."""
+    """The part of a network that each belongs to, as an index into ``COMPONENTS``."""
     longest: int
     """Characters of the longest label."""
     counts: NDArray[np.int64]
-    """How many have each verdict, by its code: counted as rows come in, for the summary asks after each batch."""
+    """The number of rows with each verdict, by its code; updated with each batch, because the summary reads it then."""
     measured: int = 0
-    """How many were put in since the listing was made."""
+    """The number of rows that were put in since the listing was made."""
 
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> Listing:
-        """Nothing measured yet."""
+        """A listing without any measured row."""
         count, labels = len(pairs), [label(pair) for pair in pairs]
         return cls(
             tuple(pairs),
@@ -196,7 +195,8 @@ class Listing:
             np.zeros(count, np.int8),
             np.fromiter((pair.reference.is_input for pair in pairs), np.bool_, count),
             np.fromiter((_COMPONENT_CODES[component(pair.name)] for pair in pairs), np.int8, count),
-            max((len(text) for text in labels), default=0),  # a step of Python's each, so that others may run
+            # one step of Python's for each, so that other threads can run
+            max((len(text) for text in labels), default=0),
             _counted(np.zeros(count, np.int8)),
         )
 
@@ -204,7 +204,7 @@ class Listing:
         return len(self.pairs)
 
     def carry(self, other: Listing) -> None:
-        """Show another listing's numbers for the same pairs until they are measured anew."""
+        """Show another listing's numbers for the same pairs until they are measured again."""
         for at, key in enumerate(map(key_of, self.pairs)):
             before = other.positions.get(key)
             if before is not None and other.rows[before] is not None:
@@ -214,7 +214,7 @@ class Listing:
         self.counts = _counted(self.verdicts)
 
     def put(self, batch: Batch) -> None:
-        """Take in what was measured."""
+        """Take in a batch."""
         end = batch.start + len(batch.rows)
         self.counts += _counted(batch.verdicts) - _counted(self.verdicts[batch.start : end])
         self.rows[batch.start : end] = batch.rows
@@ -223,33 +223,34 @@ class Listing:
         self.measured = end
 
     def measured_rows(self, pair: Pair) -> tuple[list[Row], int | None]:
-        """All rows that there are, and where the one of a pair stands among them."""
+        """All rows so far, and the index of a pair's row among them."""
         at = self.positions.get(key_of(pair))
-        if self.measured == len(self) and at is not None and self.pairs[at] is pair:  # looked through, a million stall
+        # searching a million rows would stall
+        if self.measured == len(self) and at is not None and self.pairs[at] is pair:
             return cast("list[Row]", self.rows.copy()), at
         rows = [row for row in self.rows if row is not None]
         return rows, next((k for k, row in enumerate(rows) if row.pair is pair), None)
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """A metric's numbers by position."""
+        """A metric's numbers, by position."""
         found: NDArray[np.float64] = self.numbers[NUMBERS.index(name)]
         return found
 
     @cached_property
     def positions(self) -> dict[RowKey, int]:
-        """Where a pair stands, by who it is."""
+        """The position of each pair, by its key."""
         return {key_of(pair): at for at, pair in enumerate(self.pairs)}
 
     @cached_property
     def name_ranks(self) -> NDArray[np.float64]:
-        """Places of the names in natural order, 10 after 9."""
+        """The rank of each name in natural order, with 10 after 9."""
         ranks, keys = np.empty(len(self)), [_natural(label) for label in self.labels]
         ranks[sorted_positions(keys)] = np.arange(len(self))
         release(keys)
         return ranks
 
     def find(self, pair: Pair) -> int | None:
-        """The same pair here, or the one that the same reference entry is in now."""
+        """The position of the same pair here, or of the pair that has its reference entry now."""
         if (found := self.positions.get(key_of(pair))) is not None:
             return found
         wanted = pair.reference.step, pair.reference.name
@@ -257,7 +258,7 @@ class Listing:
         return next(same, None)
 
     def matching(self, pattern: Pattern, is_wanted: Callable[[], bool] = lambda: True) -> Selection | None:
-        """The rows whose name, as it is shown, matches; None where that is no longer wanted, which is asked often."""
+        """The rows whose shown name matches; None if ``is_wanted``, which is called often, returns False."""
         mask = np.empty(len(self), np.bool_)
         for start in range(0, len(self), _ASKED_AFTER):
             if not is_wanted():
@@ -287,7 +288,7 @@ class Listing:
         return kept
 
     def hides_inputs(self, how: Order) -> bool:
-        """Whether inputs are left out: not among faults, and not where there is nothing else."""
+        """Whether inputs are left out: not among faults, and not if there is nothing else."""
         return not how.inputs and not how.faults and bool(self.is_input.any()) and not self.is_input.all()
 
     def _sorted(self, by: str, descending: bool) -> Positions:
@@ -306,7 +307,9 @@ def _counted(verdicts: NDArray[np.int8]) -> NDArray[np.int64]:
 
 
 def ranked(values: NDArray[np.float64], descending: bool) -> Positions:
-    """Positions by value, equal ones in their own order; NaN beyond infinity, absent ones last either way."""
+    """Positions by value, equal ones in their own order; NaN is beyond infinity, absent ones are last in either
+    direction.
+    """
     nan, absent = np.isnan(values), values == ABSENT
     keys = [np.arange(len(values)), np.where(nan, 0.0, -values if descending else values), nan != descending, absent]
     order: Positions = np.lexsort(keys)
@@ -322,7 +325,7 @@ def _natural(text: str) -> str:
 
 
 def _sized(number: re.Match[str]) -> str:
-    """A number after a character that says its length and is less than any that can be printed."""
+    """A number after a character that encodes its length and is less than any printable one."""
     digits = number[0].lstrip("0")
     return f"{chr(1 + len(digits))}{digits}" if len(digits) < 30 else f"{chr(31)}{len(digits):09}{digits}"
 

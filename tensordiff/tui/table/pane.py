@@ -1,8 +1,8 @@
 """The middle of a comparison: the table of layers, a line on the row under the cursor, and the plot of the run.
 
-It shows a ``Listing`` that somebody else fills, and does everything that changes only what is seen: order, filter,
-tree, columns, jumping to a row. What must not block the event loop (matching names, growing the tree, drawing the
-plot) runs in threads.
+It shows a ``Listing`` that its owner fills, and does everything that changes only the view: order, filter, tree,
+columns, jumping to a row. Work that must not block the event loop (matching names, building the tree, drawing the plot)
+runs in threads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tensordiff.util.garbage_collector import heap_frozen
 
 _PLOT_S, _PLOT_MEASURING_S = 0.15, 0.5
 _PLOTTED_PER_S = 200_000
-"""Rows that a second of measuring may draw again: a million take a fifth of a second of the processor."""
+"""Rows that may be plotted for each second of measuring: a million take a fifth of a second of CPU time."""
 
 
 class TablePane(Vertical):
@@ -48,7 +48,7 @@ class TablePane(Vertical):
 
     @dataclass
     class ColumnsChosen(Message):
-        """The user chose columns; None is as the width allows."""
+        """The user chose columns; None means as the width allows."""
 
         columns: tuple[str, ...] | None
 
@@ -61,7 +61,7 @@ class TablePane(Vertical):
 
     @dataclass
     class _TreeGrown(Message):
-        """The tree of modules is made."""
+        """The tree of modules is built."""
 
         listing: Listing
         tree: Tree
@@ -79,7 +79,7 @@ class TablePane(Vertical):
         self._plot_timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """One over the other."""
+        """Table, line and plot, one below the other."""
         yield LayerTable(id="table")
         yield Static("", id="about", markup=False)
         yield Plot(id="plot")
@@ -91,7 +91,7 @@ class TablePane(Vertical):
 
     @property
     def listing(self) -> Listing:
-        """What the table lists."""
+        """The table's listing."""
         return self.table.listing
 
     @property
@@ -109,13 +109,13 @@ class TablePane(Vertical):
     # --- what is shown ---------------------------------------------------------------------------
 
     def show_listing(self, listing: Listing, pattern: Pattern | None) -> None:
-        """List other pairs, filtered as before. The cursor stays with its pair."""
+        """Show other pairs, with the same filter. The cursor stays on its pair."""
         self.table.show_listing(listing)
         if pattern is not None:
             self.filter(pattern)
 
     def show_columns(self, absent: Iterable[str]) -> None:
-        """Leave out the columns for which there are no numbers."""
+        """Leave out the columns that have no numbers."""
         self.table.missing = frozenset(absent)
         self.table.place_columns()
         self.plot_soon()
@@ -126,18 +126,18 @@ class TablePane(Vertical):
         self.plot_soon(max(_PLOT_MEASURING_S, len(self.listing) / _PLOTTED_PER_S))
 
     def show_culprits(self, culprits: frozenset[int]) -> None:
-        """Point at what is wrong by itself; what is said of the row under the cursor may be another."""
+        """Mark the culprits; the text on the row under the cursor may change with them."""
         self.table.culprits = culprits
         self.table.move(self.table.cursor)
 
     def show_suspects(self, suspects: Suspects) -> None:
-        """Dim what a search does not suspect."""
+        """Dim the rows that a search does not suspect."""
         self.table.suspects = suspects
         self.table.refresh()
         self.plot_soon()
 
     def show_notes(self, notes: Mapping[str, str]) -> None:
-        """Say what was noted on layers, by their canonical names."""
+        """Set the notes on layers, by canonical name."""
         self._notes = notes
         self.show_about()
 
@@ -147,7 +147,7 @@ class TablePane(Vertical):
         self.plot_soon()
 
     def show_about(self) -> None:
-        """Say what the verdict under the cursor rests on, and what was noted there."""
+        """Show the reason of the verdict under the cursor, and the note on its layer."""
         pair, row = self.pair, self.row
         note = "" if pair is None else self._notes.get(pair.name, "")
         why = "" if row is None else f"{GLYPHS[row.verdict.name]} {row.verdict.name}: {printable(row.verdict.why)}"
@@ -173,12 +173,12 @@ class TablePane(Vertical):
     # --- which rows, and where the cursor stands -------------------------------------------------
 
     def reveal(self, pair: Pair) -> None:
-        """Put the cursor on a pair, or on the one that its reference entry is in now."""
+        """Move the cursor to a pair, or to the pair that has its reference entry now."""
         if (at := self.listing.find(pair)) is not None:
             self.table.reveal(at)
 
     def next_fault(self, way: int, *, is_all_measured: bool) -> None:
-        """Go to the next culprit; where there is none, to the next row that diverges."""
+        """Go to the next culprit or, if there is none, the next row that diverges."""
         faults: Positions = np.sort(np.fromiter(self.table.culprits, np.intp)) if self.table.culprits else (
             np.flatnonzero(self.listing.verdicts == DIVERGES))  # fmt: skip
         if not len(faults):
@@ -202,18 +202,21 @@ class TablePane(Vertical):
         self.app.push_screen(GoTo(self.listing.labels, RowNumbers(self.listing.pairs)), reveal)
 
     def toggle_faults(self) -> None:
-        """Show only what does not agree, or all."""
+        """Show only rows that do not agree, or all."""
         self.table.show_order(self.table.how._replace(faults=not self.table.how.faults))
 
     def toggle_inputs(self) -> None:
-        """Show inputs too, or outputs only."""
+        """Show inputs too, or only outputs."""
         if self.table.how.faults:
             tell(self, "among faults, inputs are always shown; f shows all rows again")
             return
         self.table.show_order(self.table.how._replace(inputs=not self.table.how.inputs))
 
     def filter(self, pattern: Pattern | None) -> None:
-        """Show only layers that match. In a thread: a hundred thousand names and a slow expression take their time."""
+        """Show only layers that match.
+
+        A thread does it: a hundred thousand names and a slow expression take their time.
+        """
         listing = self.listing
 
         def match() -> None:
@@ -266,7 +269,7 @@ class TablePane(Vertical):
     # --- the plot --------------------------------------------------------------------------------
 
     def toggle_plot(self) -> None:
-        """Show the plot or hide it, whatever the room."""
+        """Show or hide the plot, whatever the room."""
         plot = self.query_one(Plot)
         plot.styles.display = "none" if plot.display else "block"
         self.plot_soon()
@@ -277,7 +280,7 @@ class TablePane(Vertical):
         self.plot_soon()
 
     def plot_soon(self, after_s: float = _PLOT_S) -> None:
-        """Draw the plot anew, not more often than it can be looked at."""
+        """Draw the plot again, not more often than it can be looked at."""
         if self._plot_timer is None:
             self._plot_timer = self.set_timer(after_s, self.draw_plot)
 
@@ -286,7 +289,7 @@ class TablePane(Vertical):
         self.plot_soon()
 
     def draw_plot(self) -> None:
-        """Draw the plot in a thread; later, where one is being drawn: begun anew each time it would never be done."""
+        """Draw the plot in a thread. If one is being drawn, try later: restarted each time, it would never finish."""
         self._plot_timer = None
         plot = self.query_one(Plot)
         if any(worker.group == "plot" and worker.node is self and not worker.is_finished for worker in self.workers):

@@ -1,8 +1,8 @@
-"""The plot of a run, at the foot of the table: error over execution order, on a log scale.
+"""The plot of a run, below the table: error over execution order, on a log scale.
 
-``picture`` says what is to be drawn, ``painted`` draws it as text in a thread, and ``Plot`` shows that. This is the
-one module that imports plotext, which raises on NaN and infinities and keeps its state in a module: it is given finite
-numbers only, by one thread at a time. A component has a marker as well as a colour, since there may be no colour.
+``picture`` collects what is to be drawn, ``painted`` draws it as text in a thread, and ``Plot`` shows that. Only this
+module imports plotext, which raises on NaN and infinities and keeps its state in a module: it is given finite numbers
+only, by one thread at a time. Each component has a marker as well as a colour, because there may be no colour.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MARKS = {
     "attention": ("a", 12), "mlp": ("m", 10), "norm": ("n", 11), "embedding": ("e", 13),
     "head": ("h", 14), "block": ("b", 7), "other": ("·", 8),
 }  # fmt: skip
-"""Of each component: marker, and a colour of the 16 that every terminal has, for a dark ground."""
+"""For each component, a marker and one of the 16 colours that every terminal has, for a dark background."""
 _INJECTED = ("+", 9)
 _LEAST = -14.0
-"""log10 of what is drawn where there is no error at all."""
+"""log10 of the value that is drawn for no error at all."""
 _PER_COLUMN = 2
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -49,7 +49,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Picture:
-    """All that is drawn."""
+    """Everything that is drawn."""
 
     series: Sequence[Series] = ()
     title: str = ""
@@ -57,13 +57,13 @@ class Picture:
     cursor: int | None = None
     suspects: tuple[int, int] | None = None
     is_light: bool = False
-    """Whether the ground is: bright colours are not seen on it."""
+    """Whether the background is light, on which bright colours cannot be seen."""
     nowhere: int = 0
-    """How many errors are NaN or infinite and cannot be drawn."""
+    """The number of errors that are NaN or infinite and cannot be drawn."""
 
 
 class PlotView(NamedTuple):
-    """What is looked at, and from where."""
+    """The choices that a plot depends on."""
 
     metric: str
     has_injected: bool
@@ -73,7 +73,7 @@ class PlotView(NamedTuple):
 
 
 def picture(listing: Listing, seen: PlotView, columns: int) -> Picture:
-    """The outputs' errors, thinned to what so many columns can show."""
+    """The outputs' errors, thinned to what the columns can show."""
     values = listing.column(seen.metric)
     shown = (values != ABSENT) & ~listing.is_input
     series = []
@@ -95,7 +95,7 @@ def _series(name: str, marker: str, colour: int, values: Floats, mask: NDArray[n
 
 
 def _thinned(x: Floats, y: Floats, count: int, columns: int) -> tuple[Floats, Floats]:
-    """The largest and the least of each column: more cannot be told apart."""
+    """The largest and the least point of each column: more cannot be told apart."""
     if len(x) <= 2 * columns:
         return x, y
     bins = (x * columns / count).astype(np.intp)
@@ -107,7 +107,7 @@ def _thinned(x: Floats, y: Floats, count: int, columns: int) -> tuple[Floats, Fl
 
 
 def draw(what: Picture, width: int, height: int) -> Text:
-    """As text of exactly that size."""
+    """The picture as text of exactly that size."""
     with _ONE_AT_A_TIME:
         return Text.from_ansi(_built(what, width, height), no_wrap=True)
 
@@ -131,12 +131,12 @@ def _built(what: Picture, width: int, height: int) -> str:
 
 
 def on_ground(colour: int, is_light: bool) -> int:
-    """A bright colour's dark sister, and black for white, where the ground is light."""
+    """A colour for the background: on a light one, the dark variant of a bright colour, and black for white."""
     return {7: 0, 8: 8}.get(colour, colour - 8) if is_light else colour
 
 
 def painted(what: Picture, width: int, height: int) -> Text:
-    """The picture and its legend in the room there is; words where there is nothing to draw."""
+    """The picture and its legend in the given room; a message if there is nothing to draw."""
     if width < 20 or height < 5:
         return Text("no room for a plot")
     if not what.series:
@@ -147,7 +147,7 @@ def painted(what: Picture, width: int, height: int) -> Text:
 
 
 def legend(what: Picture) -> Text:
-    """What the markers stand for."""
+    """The meaning of the markers."""
     parts = [Text(what.title, "bold")]
     parts += [
         Text(f"{one.marker} {one.name}", f"color({on_ground(one.colour, what.is_light)})")
@@ -159,7 +159,7 @@ def legend(what: Picture) -> Text:
 
 
 def _ticks(plt: object, what: Picture) -> None:
-    """Powers of ten, spelled so; plotext's own log scale writes 0.00000001."""
+    """Set the ticks to powers of ten; plotext's own log scale writes 0.00000001."""
     ys = np.concatenate([one.y for one in what.series]) if what.series else np.array([-8.0, 0.0])
     low, high = int(np.floor(ys.min())), int(np.ceil(ys.max()))
     high = max(high, low + 1)
@@ -177,27 +177,27 @@ _AXIS = 7
 
 
 class Plot(PlotFrame):
-    """The picture as it was drawn last."""
+    """The last picture that was drawn."""
 
     drawn: reactive[Text | None] = reactive(None)
 
     @dataclass
     class Pointed(Message):
-        """Somebody clicked at a place of the run."""
+        """The user clicked at a place of the run."""
 
         place: float
         """From 0, the first layer, to 1, the last."""
 
     @dataclass
     class Resized(Message):
-        """There is another room to draw in."""
+        """The size of the plot changed."""
 
     def render(self) -> Text:
-        """What was drawn, or that nothing was."""
+        """The picture, or a message that there is none."""
         return super().render() if self.drawn is None else self.drawn
 
     def on_resize(self) -> None:
-        """It must be drawn anew."""
+        """Have the plot drawn again."""
         self.post_message(self.Resized())
 
     def on_click(self, event: Click) -> None:

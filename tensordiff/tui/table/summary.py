@@ -1,4 +1,4 @@
-"""Two lines at the top: who is compared with whom, what came of it so far, and what is doubtful about it."""
+"""The summary, two lines at the top: what is compared, the result so far, and findings that put it in doubt."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FACTS = ("framework", "dtype", "device")
 
 @dataclass(frozen=True)
 class Facts:
-    """What the summary tells."""
+    """What the summary shows."""
 
     session: Session
     listing: Listing
@@ -39,24 +39,24 @@ class Facts:
 
 
 class Summary(SummaryFrame):
-    """Who, and what came of it."""
+    """The sides, and the result."""
 
     _facts: Facts | None = None
 
     def tell(self, facts: Facts) -> None:
-        """Show these."""
+        """Show these facts."""
         self._facts = facts
         lines = [_who(facts.session, self.content_size.width), _what(facts)]
         self.update(plain(Text("\n").join(lines), self.app.no_color), layout=False)
 
     def on_resize(self) -> None:
-        """Leave out what there is no room for, or show it again."""
+        """Fit the line to another width."""
         if self._facts is not None:
             self.tell(self._facts)
 
 
 def _who(session: Session, width: int) -> Text:
-    """Who is compared. Where the line is too short, what was compared is worth more than what the dumps are."""
+    """The first line. If it is too long, the facts of the dumps are left out."""
     whole, short = (_line(session, with_facts=with_facts) for with_facts in (True, False))
     return whole if whole.cell_len <= width else short
 
@@ -126,7 +126,7 @@ def _findings(findings: Sequence[Finding]) -> Text:
 
 
 def findings_dialog(findings: Sequence[Finding]) -> Choose:
-    """All that is doubtful about a comparison, to be read."""
+    """A dialog with all findings about a comparison."""
     glyphs = {"error": "✗", "warning": "!", "note": "·"}
     lines = [
         (str(at), f"{glyphs[one.level]} {one.where and one.where + ': '}{one.what}; {one.why}; {one.do}")

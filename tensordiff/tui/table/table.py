@@ -1,6 +1,6 @@
-"""The table of layers as people use it: keys and mouse over the lines that ``layer_lines`` draws.
+"""The table of layers: keys and mouse for the lines that ``lines`` draws.
 
-What is to be done when a row is opened, and everything that needs the session, is the screen's.
+The screen opens rows, and does everything that needs the session.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LayerTable(LayerLines):
 
     @dataclass
     class Marked(Message):
-        """Marks were given or taken."""
+        """The marks changed."""
 
         marks: frozenset[RowKey]
 
@@ -40,15 +40,15 @@ class LayerTable(LayerLines):
     # --- what can be done ------------------------------------------------------------------------
 
     def action_cursor(self, by: int) -> None:
-        """Up or down."""
+        """Move up or down."""
         self.move(self.cursor + by)
 
     def action_page(self, by: int) -> None:
-        """A page up or down."""
+        """Move by a page."""
         self.move(self.cursor + by * self._page)
 
     def action_end(self, which: int) -> None:
-        """The first row or the last."""
+        """Go to the first row or the last."""
         self.move(len(self.lines) - 1 if which > 0 else 0)
 
     def action_sideways(self, by: int) -> None:
@@ -63,31 +63,31 @@ class LayerTable(LayerLines):
             self._fold(not self.is_folded(self.line(self.cursor)))
 
     def action_mark(self) -> None:
-        """Mark the row, or take the mark off, and go on to the next."""
+        """Mark the row or remove the mark, and go to the next."""
         if (at := self.position) is not None:
             self.marks = self.marks ^ {key_of(self.listing.pairs[at])}
             self.post_message(self.Marked(self.marks))
             self.move(self.cursor + 1)
 
     def action_sort(self, by: int) -> None:
-        """By the next column that is shown."""
+        """Sort by the next visible column."""
         shown = [placed.column.id for placed in self.placed if placed.column.id in SORTABLE]
         order: list[str | None] = [None, *shown]
         at = order.index(self.how.by) if self.how.by in order else 0
         self.sort_by(order[(at + by) % len(order)])
 
     def sort_by(self, column: str | None) -> None:
-        """Worst first for numbers and verdicts, natural order for names."""
+        """Sort by a column: worst first for numbers and verdicts, natural order for names."""
         self.modules = None
         self.show_order(self.how._replace(by=column, descending=column != "layer"))
 
     def action_reverse(self) -> None:
-        """The other way round."""
+        """Reverse the order."""
         if self.how.by is not None:
             self.show_order(self.how._replace(descending=not self.how.descending))
 
     def action_order(self) -> None:
-        """Back to execution order."""
+        """Go back to execution order."""
         self.show_order(self.how._replace(by=None))
 
     def action_fold(self, way: int) -> None:
@@ -108,14 +108,14 @@ class LayerTable(LayerLines):
         self.move(self.cursor if (at := self.lines.of_node(line.node)) is None else at)
 
     def _around(self, line: Line) -> Line:
-        """The module that a line lies in."""
+        """The line of the module that contains a line."""
         at = self.lines.around(self.cursor)
         return line if at is None else self.line(at)
 
     # --- the mouse -------------------------------------------------------------------------------
 
     def on_click(self, event: events.Click) -> None:
-        """On a heading: sort by it. On a row: select; twice: open."""
+        """Sort by a clicked heading; select a clicked row, and open it on a double click."""
         if event.y == 0:
             self._click_heading(event.x + self.scroll_offset.x)
             return

@@ -1,9 +1,9 @@
-"""Rows by module: the tree that dotted names spell, and which of its lines show when some are folded.
+"""Rows by module: the tree of the dotted names, and the visible lines of it when some modules are folded.
 
-A module's own output stands on the module's line; what else it has (inputs, further outputs) and what lies
-within it follow, one step further in. A module without a row of its own has a line all the same, and a
-folded one tells the worst verdict within. Growing a tree takes a thread; which lines show is found by columns
-of numbers, so that folding one of a hundred thousand modules is not felt.
+A module's own output is on the module's line; its other entries (inputs, further outputs) and the modules in it follow,
+one level deeper. A module without a row of its own also has a line, and a folded one shows the worst verdict within. A
+thread builds the tree; the visible lines are computed on columns of numbers, so that folding one of a hundred thousand
+modules is instant.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Line(NamedTuple):
     row: int
     """Position in the listing; ``NOWHERE`` for a module without a row."""
     node: int = NOWHERE
-    """The module that this line folds; ``NOWHERE`` for a row that holds nothing."""
+    """The module that this line folds; ``NOWHERE`` for a row without content."""
     depth: int = 0
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines from top to bottom, a column each of what a line says."""
+    """Lines from top to bottom, with one array for each attribute."""
 
     rows: Integers
     nodes: Integers
@@ -41,7 +41,7 @@ class Lines:
 
     @classmethod
     def flat(cls, rows: Integers) -> Lines:
-        """Rows and no modules. What all lines have in common is stored once: the event loop makes these."""
+        """Rows without modules. Constant attributes are stored once, because the event loop makes these."""
         nowhere, top = (np.broadcast_to(np.intp(number), len(rows)) for number in (NOWHERE, 0))
         return cls(rows, nowhere, top)
 
@@ -55,15 +55,15 @@ class Lines:
         return map(self.__getitem__, range(len(self)))
 
     def of_row(self, row: int) -> int | None:
-        """The line that a row stands on."""
+        """The index of a row's line."""
         return _first(self.rows == row)
 
     def of_node(self, node: int) -> int | None:
-        """The line that folds a module."""
+        """The index of the line that folds a module."""
         return _first(self.nodes == node)
 
     def around(self, at: int) -> int | None:
-        """The line of the module that a line lies in."""
+        """The index of the line of the module that contains a line."""
         above = np.flatnonzero((self.nodes[:at] != NOWHERE) & (self.depths[:at] < self.depths[at]))
         return int(above[-1]) if len(above) else None
 
@@ -74,7 +74,7 @@ def _first(mask: Mask) -> int | None:
 
 @dataclass(slots=True)
 class _Node:
-    """A module while the tree grows."""
+    """A module while the tree is built."""
 
     path: str
     depth: int
@@ -86,32 +86,35 @@ class _Kept(NamedTuple):
     """What a choice of rows leaves of a tree."""
 
     is_kept: Mask
-    """Of entries: whether it is a row that is kept."""
+    """For each entry, whether it is a row that is kept."""
     is_holding: Mask
-    """Of modules: whether such a row is in it or below it."""
+    """For each module, whether such a row is in it or below it."""
     can_fold: Mask
-    """Of modules: whether folding it would hide anything."""
+    """For each module, whether folding it would hide anything."""
     heads: Mask
-    """Of entries: whether it stands on its module's line."""
+    """For each entry, whether it is on its module's line."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Modules from top to bottom, each followed by all within it."""
+    """Modules from top to bottom, each followed by everything within it."""
 
     paths: Sequence[str]
     depths: Integers
     ends: Integers
-    """The first module that is not within each."""
+    """For each module, the first one after it that is not within it."""
     is_parent: Mask
     starts: Integers
-    """Where each module's own entries begin: one a row, or one for a module that has none. One more than modules."""
+    """Where each module's entries begin: one a row, or one for a module without rows.
+
+    Has one more element than modules.
+    """
     rows: Integers
     """The row of each entry, or ``NOWHERE``."""
 
     @classmethod
     def of(cls, names: Sequence[str], is_input: Mask) -> Tree:
-        """From layer names; a name's own output before its inputs."""
+        """Build the tree of layer names; a module's own output comes before its inputs."""
         nodes = _grown(names)
         order, ends = _walked(nodes)
         laid = [nodes[at] for at in order]
@@ -126,7 +129,7 @@ class Tree:
         )
         tree.lines(
             tree.usual_folds, np.ones(len(names), np.bool_)
-        )  # what showing it takes is found here, in the thread
+        )  # computes what showing it needs, here in the thread
         return tree
 
     @cached_property
@@ -139,7 +142,7 @@ class Tree:
         return {path: at for at, path in enumerate(self.paths)}
 
     def path(self, node: int) -> str:
-        """A module's whole name."""
+        """A module's full name."""
         return self.paths[node]
 
     def within(self, node: int) -> Integers:
@@ -149,12 +152,12 @@ class Tree:
 
     @cached_property
     def usual_folds(self) -> frozenset[str]:
-        """Blocks that are counted, such as layers.0: what one wants to see first is which of them."""
+        """Numbered blocks, such as layers.0: the first question is which of them is wrong."""
         parents = (path for path, is_parent in zip(self.paths, self.is_parent.tolist(), strict=True) if is_parent)
         return frozenset(path for path in parents if path.rpartition(".")[2].isdecimal())
 
     def lines(self, folded: Collection[str], kept: Mask) -> Lines:
-        """The lines to show: nothing below a folded module, nothing that holds none of the rows kept."""
+        """The lines to show: nothing below a folded module, and no module without a kept row."""
         if not len(self.paths):
             return Lines.flat(np.empty(0, np.intp))
         is_folded = self._folded(frozenset(folded))
@@ -174,11 +177,11 @@ class Tree:
 
     @cached_property
     def _all_kept(self) -> _Kept:
-        """The same where nothing is left out, as in a tree that is folded and unfolded."""
+        """The result of ``_kept`` if nothing is left out, as when folding and unfolding."""
         return self._kept(np.ones(int(self.rows.max(initial=0)) + 1, np.bool_))
 
     def _folded(self, folded: frozenset[str]) -> Mask:
-        """A mask of the folded modules. Of many only those are looked up that were not folded the last time."""
+        """A mask of the folded modules. Only modules that were not folded in the last call are looked up."""
         mask: Mask = self._last_folded[1].copy()
         for paths, is_folded in ((self._last_folded[0] - folded, False), (folded - self._last_folded[0], True)):
             mask[[at for path in paths if (at := self._places.get(path)) is not None]] = is_folded
@@ -187,11 +190,11 @@ class Tree:
 
     @cached_property
     def _last_folded(self) -> list[Any]:
-        """What was folded when it was asked for last, and the mask of it."""
+        """The folded modules of the last call, and their mask."""
         return [frozenset(), np.zeros(len(self.paths), np.bool_)]
 
     def _hidden(self, is_folded: Mask) -> Mask:
-        """Whether a module lies within one that is folded."""
+        """Whether each module is within a folded one."""
         begins, ends = is_folded.nonzero()[0] + 1, self.ends[is_folded]
         count = len(is_folded) + 1
         around = np.cumsum(np.bincount(begins, minlength=count) - np.bincount(ends, minlength=count))
@@ -199,7 +202,7 @@ class Tree:
         return hidden
 
     def _heads(self, is_kept: Mask) -> Mask:
-        """Of each module's entries the one on its line: the first that is kept, or its first."""
+        """For each module's entries, the one on its line: the first that is kept, or its first."""
         count = len(self.rows)
         firsts = np.minimum.reduceat(np.where(is_kept, np.arange(count), count), self.starts[:-1])
         heads = np.zeros(count, np.bool_)
@@ -218,7 +221,7 @@ def _grown(names: Sequence[str]) -> list[_Node]:
 
 
 def _add(nodes: list[_Node], name: str, found: dict[str, int]) -> int:
-    """The node of a name, made with all above it where they are not there yet."""
+    """The node of a name, created with all its parents if needed."""
     missing = [name]
     while (above := missing[-1].rpartition(".")[0]) and above not in found:
         missing.append(above)
@@ -231,7 +234,7 @@ def _add(nodes: list[_Node], name: str, found: dict[str, int]) -> int:
 
 
 def _walked(nodes: Sequence[_Node]) -> tuple[list[int], list[int]]:
-    """The nodes below the root from top to bottom, and after how many of them each is left again."""
+    """The nodes below the root from top to bottom, and for each the number of nodes up to its end."""
     order: list[int] = []
     ends = [0] * (len(nodes) - 1)
     stack = [(at, NOWHERE) for at in reversed(nodes[0].children)]

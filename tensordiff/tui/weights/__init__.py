@@ -1,1 +1,1 @@
-"""Two checkpoints: their parameters in a list."""
+"""The screen for two checkpoints, which lists their parameters."""

@@ -1,4 +1,4 @@
-"""Parameters of two checkpoints, one a line, as ``tensordiff weights --all`` prints them."""
+"""The parameters of two checkpoints, one a line, as ``tensordiff weights --all`` prints them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STYLES: dict[WeightVerdict, str] = {
 }  # fmt: skip
 _SHAPE, _TYPES, _NUMBER = 12, 18, 9
 _SHORT_WIDTH = 100
-"""In fewer cells shapes and types give way to names and sentences."""
+"""In fewer cells, shapes and types are left out for names and sentences."""
 
 
 class ParameterList(LineList[ParameterRow]):
@@ -40,12 +40,12 @@ class ParameterList(LineList[ParameterRow]):
         self.pattern: Pattern | None = None
 
     def add(self, rows: Sequence[ParameterRow]) -> None:
-        """Show some more, after those that are there."""
+        """Append more parameters."""
         self.all += rows
         self.show_items((*self.items, *filter(self._is_shown, rows)))
 
     def choose(self, *, only_findings: bool, pattern: Pattern | None) -> None:
-        """Show others of them; the cursor stays on its parameter where that is still shown."""
+        """Show another selection; the cursor stays on its parameter if that is still shown."""
         self.only_findings, self.pattern, before = only_findings, pattern, self.current
         items = tuple(filter(self._is_shown, self.all))
         self.cursor = items.index(before) if before in items else 0
@@ -64,7 +64,7 @@ class ParameterList(LineList[ParameterRow]):
         yield printable(item.sentence), "dim" if item.verdict == "agrees" else _STYLES[item.verdict]
 
     def action_finding(self, way: int) -> None:
-        """To the next parameter that does not agree, or the one before."""
+        """Go to the next parameter that does not agree, or the previous one."""
         at = self.cursor + way
         while 0 <= at < len(self.items):
             if self.items[at].verdict != "agrees":
@@ -73,11 +73,11 @@ class ParameterList(LineList[ParameterRow]):
             at += way
 
     def action_findings(self) -> None:
-        """Only what does not agree, or all."""
+        """Show only parameters that do not agree, or all."""
         self.choose(only_findings=not self.only_findings, pattern=self.pattern)
 
     def action_filter(self) -> None:
-        """Only names that match."""
+        """Filter by name."""
         self.ask("filter")
 
     def action_export(self) -> None:

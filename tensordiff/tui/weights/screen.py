@@ -1,7 +1,7 @@
-"""Two checkpoints: every parameter with the verdict and the words of ``tensordiff weights``.
+"""The screen for two checkpoints: every parameter with the verdict and the words of ``tensordiff weights``.
 
-Parameters have no execution order, so there is no culprit, no search and nothing to inject here; what judges them is
-``weights.comparison``, as on the command line.
+Parameters have no execution order, so there is no culprit, no search and nothing to inject here. ``weights.comparison``
+judges them, as on the command line.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class Paired(Message):
 
 @dataclass
 class Read(Message):
-    """Some more parameters were compared."""
+    """More parameters were compared."""
 
     rows: list[ParameterRow]
 
 
 @dataclass
 class Compared(Message):
-    """All were."""
+    """All parameters were compared."""
 
     outcome: WeightsOutcome
 
@@ -86,7 +86,7 @@ class WeightsScreen(Screen[None]):
         """None until all parameters are read."""
 
     def compose(self) -> ComposeResult:
-        """Who is compared, the list, and all that is known of one parameter."""
+        """The sides, the list, and the details of one parameter."""
         yield SummaryFrame()
         yield Static(id="headings", markup=False)
         yield ParameterList()
@@ -95,24 +95,24 @@ class WeightsScreen(Screen[None]):
         yield KeyLine()
 
     def on_mount(self) -> None:
-        """Paint first; read after."""
+        """Paint first, then read."""
         self.list.focus()
         self.summarize()
         self.call_after_refresh(in_thread, self, "weights", self._compare)
 
     def on_unmount(self) -> None:
-        """Let go of what was read."""
+        """Release what was read."""
         collect_closed(self)
 
     @property
     def list(self) -> ParameterList:
-        """The parameters."""
+        """The list of parameters."""
         return self.query_one(ParameterList)
 
     # --- comparing -------------------------------------------------------------------------------
 
     def _compare(self) -> None:
-        """In a thread, until all is read or the screen is left."""
+        """Compare; runs in a thread, until everything is read or the screen is left."""
         worker = get_current_worker()
         comparison = compare_checkpoints(self.request, *self.sides)
         self.post_message(Paired(comparison))
@@ -154,13 +154,13 @@ class WeightsScreen(Screen[None]):
     # --- what is shown ---------------------------------------------------------------------------
 
     def on_resize(self) -> None:
-        """Headings stand over their columns."""
+        """Place the headings above their columns."""
         width = self.list.scrollable_content_region.width or self.size.width
         cells = (right(text, size) if is_number else fit(text, size) for text, size, is_number in columns(None, width))
         self.query_one("#headings", Static).update(f"  {' '.join(cells)} what")
 
     def summarize(self) -> None:
-        """Who is compared, how far that is, and what came of it."""
+        """Show the sides, the progress, and the result."""
         names = [Text(printable(dump.path.name or dump.path), "bold") for dump in self.sides]
         counts = [len(dump.parameters) or len(dump) for dump in self.sides]
         who = Text(" ↔ ").join(names).append(f" · checkpoints of {counts[0]} and {counts[1]} tensors")
@@ -206,7 +206,7 @@ class WeightsScreen(Screen[None]):
         self.list.focus()
 
     def leave_transient(self) -> bool:
-        """Escape takes a filter off."""
+        """Clear the filter on escape."""
         filters = self.query_one(FilterBar)
         if not filters.has_class("-shown"):
             return False
@@ -246,7 +246,7 @@ class WeightsScreen(Screen[None]):
 
 
 def _told(row: ParameterRow) -> Text:
-    """All that is known of a parameter, in words."""
+    """Everything that is known of a parameter, in words."""
     names = " ↔ ".join(printable(name or "(none)") for name in (row.reference, row.candidate))
     views = f" · {', '.join(map(printable, row.views))}" if row.views else ""
     why = "" if row.why == row.sentence else f"; {printable(row.why)}"

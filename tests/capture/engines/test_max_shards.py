@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensordiff.capture.engines.max.shards import Merger, ShardPath, merged_site, shared_out, slots_by_whole
+from tensordiff.capture.engines.max.shards import Merger, ShardPath, merged_site, slots_by_input, split_by_shard
 from tensordiff.capture.engines.max.sites import GraphSite, InputSlot, Role, Shard
 from tensordiff.dump.dtypes import Array
 
@@ -80,12 +80,12 @@ def test_names(name: str, whole: str, first: str) -> None:
 def test_a_whole_is_given_to_every_gpu() -> None:
     slots = [InputSlot(site(k, "copy", "input_0"), "float32", (3, 4), f"gpu:{k}") for k in (1, 0)]
     slots += [InputSlot(site(k, "columns", "input_1"), "float32", ("n", 2), f"gpu:{k}") for k in (1, 0)]
-    wholes, value = slots_by_whole(slots), numbers(0)
-    copies = dict(shared_out(wholes[f"{PATH}.0", 1, "input_0"], value))
+    wholes, value = slots_by_input(slots), numbers(0)
+    copies = dict(split_by_shard(wholes[f"{PATH}.0", 1, "input_0"], value))
     assert {where.shard.number for where in copies if where.shard} == {0, 1} and all(
         v is value for v in copies.values()
     )
     columns = {
-        where.shard.number: v for where, v in shared_out(wholes[f"{PATH}.0", 1, "input_1"], value) if where.shard
+        where.shard.number: v for where, v in split_by_shard(wholes[f"{PATH}.0", 1, "input_1"], value) if where.shard
     }
     assert (columns[0] == value[:, :2]).all() and (columns[1] == value[:, 2:]).all()

@@ -1,4 +1,4 @@
-"""A model's config with what the user changes in it: fewer layers, other values at dotted keys."""
+"""Load a model's config and apply the user's changes: fewer layers, other values at dotted keys."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 import transformers
 
 from tensordiff.capture.settings import Settings
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, on_one_line, printable
 
 _COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "num_decoder_layers", "encoder_layers", "decoder_layers")
 _PER_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers")
 
 
 def load_config(target: str, settings: Settings) -> Any:
-    """Load a config and change it as the settings say."""
+    """Load the config of a model and change it as the settings say."""
     try:
         config = transformers.AutoConfig.from_pretrained(
             target, revision=settings.revision, trust_remote_code=settings.trust_remote_code
         )
-    except Exception as error:  # transformers raises whatever comes its way
-        said = printable(" ".join(str(error).split()))
-        hint = "; if you trust the code it brings, --trust-remote-code" if "remote" in said else ""
+    except Exception as error:  # transformers may raise any exception
+        reason = on_one_line(error)
+        hint = "; if you trust the code it brings, --trust-remote-code" if "remote" in reason else ""
         raise CaptureError(
-            f"hf:{printable(target)}: its config cannot be loaded ({type(error).__name__}: {said:.400}); "
+            f"hf:{printable(target)}: its config cannot be loaded ({type(error).__name__}: {reason:.400}); "
             f"give a folder with config.json, or the id of a model on the hub{hint}"
         ) from error
     for key, value in settings.config.items():
@@ -35,7 +35,7 @@ def load_config(target: str, settings: Settings) -> Any:
 
 
 def override(config: Any, key: str, value: Any) -> None:
-    """Set a value at a dotted key, which must be there already or be one the config takes."""
+    """Set a value at a dotted key. The key must already exist, or be accepted by the config."""
     *path, last = key.split(".")
     holder = config
     for name in path:
@@ -52,7 +52,9 @@ def override(config: Any, key: str, value: Any) -> None:
 
 
 def shorten(config: Any, layers: int) -> None:
-    """Keep the first so many layers, in every part of the config that counts them; a part that has fewer keeps all."""
+    """Keep the first ``layers`` layers in every part of the config that counts them; a shorter part keeps all its
+    layers.
+    """
     parts = list(_parts(config))
     most = max((count for part in parts for count in _counts(part).values()), default=None)
     if most is None:
@@ -68,7 +70,9 @@ def shorten(config: Any, layers: int) -> None:
 
 
 def refuse_linear(config: Any, layers: int | None) -> None:
-    """Refuse layers of linear attention alone: of a cache for these, transformers cannot tell the length."""
+    """Refuse to keep only layers of linear attention: transformers cannot tell the length of a cache for
+    these alone.
+    """
     types = getattr(config.get_text_config(), "layer_types", None) or ()
     if layers is not None and set(types) == {"linear_attention"}:
         raise CaptureError(
@@ -82,7 +86,7 @@ def _counts(part: Any) -> dict[str, int]:
 
 
 def _parts(config: Any) -> Iterator[Any]:
-    """A config and those within it: of the text or vision part."""
+    """A config and the configs nested in it, such as those of the text and vision parts."""
     yield config
     for value in vars(config).values():
         if isinstance(value, transformers.PretrainedConfig):

@@ -1,7 +1,7 @@
 """``hf:PATH_OR_ID``: any transformers model, with its own tokenizer or processor.
 
-The class that the config names is loaded; a causal model where it names none. Inputs are made in ``inputs``. Decoding
-is greedy, with the cache, one forward pass a step.
+Loads the class that the config names, or a causal model if it names none. Inputs are made in ``inputs``. Decoding is
+greedy, with the cache, one forward pass a step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tensordiff.capture.process.reusable_engine import RunJob
 from tensordiff.capture.process.tokens import following_tokens
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, on_one_line, printable
 
 
 def run(job: Job, tell: Tell) -> Done:
@@ -37,13 +37,13 @@ def run(job: Job, tell: Tell) -> Done:
 
 
 def load_reusable(job: Job, tell: Tell) -> RunJob:
-    """Load a model for several jobs; gives what runs each of them."""
-    (model, rounded), same = load(job, tell), StateCheck(with_inputs=False)
-    return lambda job, tell: perform(same.of(HubProgram(job, tell, model, rounded)), job, tell)
+    """Load a model for several jobs; returns the function that runs each of them."""
+    (model, weight_facts), check = load(job, tell), StateCheck(with_inputs=False)
+    return lambda job, tell: perform(check.watch(HubProgram(job, tell, model, weight_facts)), job, tell)
 
 
 def load(job: Job, tell: Tell) -> tuple[nn.Module, Mapping[str, Any]]:
-    """Load what a job names; also gives what it says of weights that were taken from elsewhere."""
+    """Load the model of a job. Also returns the facts about weights that were taken from a quantized candidate."""
     tell(Phase("loading", job.source.target))
     if job.settings.deterministic:
         make_deterministic()
@@ -56,10 +56,10 @@ def load(job: Job, tell: Tell) -> tuple[nn.Module, Mapping[str, Any]]:
 
 
 class HubProgram:
-    """A transformers model and what it is asked."""
+    """A transformers model and its inputs."""
 
-    def __init__(self, job: Job, tell: Tell, model: nn.Module, rounded: Mapping[str, Any]) -> None:
-        self.settings, self.model, self._rounded = job.settings, model, rounded
+    def __init__(self, job: Job, tell: Tell, model: nn.Module, weight_facts: Mapping[str, Any]) -> None:
+        self.settings, self.model, self._weight_facts = job.settings, model, weight_facts
         self.inputs: Inputs = make_inputs(self.model, job.source.target, job.settings)
         for note in self.inputs.notes:
             tell(Note(note))
@@ -68,32 +68,34 @@ class HubProgram:
         self.decoded: list[int] = []
 
     def steps(self) -> Steps:
-        """The prompt, then one token a step: one that was settled before, or the likeliest."""
+        """The prompt, then one token a step: the token that was fixed beforehand, or the most likely one."""
         kwargs = _placed(self.inputs.kwargs, first_device(self.model))
         if self.settings.steps > 1:
             kwargs["use_cache"] = True
         self.decoded = []
         for number in range(self.settings.steps):
-            given = yield Step(self.model, (), kwargs)
+            output = yield Step(self.model, (), kwargs)
             if number + 1 < self.settings.steps:
                 token = self.following[number] if number < len(self.following) else None
-                kwargs = next_step(self.model, kwargs, given, token)
+                kwargs = next_step(self.model, kwargs, output, token)
                 self.decoded += kwargs["decoder_input_ids" if "decoder_input_ids" in kwargs else "input_ids"][
                     0
                 ].tolist()
 
     def facts(self) -> Mapping[str, Any]:
-        """What it was asked."""
+        """The prompt and tokens of the run."""
         return {
             "prompt": self.inputs.prompt,
             "token_ids": self.inputs.token_ids,
             "decode_token_ids": self.decoded or None,
-            **self._rounded,
+            **self._weight_facts,
         }
 
 
 def load_model(target: str, settings: Settings, tell: Tell) -> nn.Module:
-    """Load a model as the settings say, and say what it lacks; raises a sentence where it cannot be had."""
+    """Load a model as the settings say, and report what the checkpoint lacks; raises ``CaptureError`` if it cannot be
+    loaded.
+    """
     place = placement(settings.device)
     config = load_config(target, settings)
     refuse_linear(config, settings.num_hidden_layers)
@@ -108,13 +110,13 @@ def load_model(target: str, settings: Settings, tell: Tell) -> nn.Module:
         options["device_map"] = place.device_map
     if place.gpus:
         options["max_memory"] = {number: torch.cuda.mem_get_info(number)[0] for number in place.gpus}
-    rounded = _dtype("--weights-dtype", settings.weights_dtype)
+    weights_dtype = _dtype("--weights-dtype", settings.weights_dtype)
     model, missing = from_pretrained(kind, target, options, place)
     _refuse_empty(model, place, target)
     if missing:
-        tell(Note(_of_missing(missing, settings.seed)))
+        tell(Note(_missing_sentence(missing, settings.seed)))
     if settings.weights_dtype:
-        round_weights(model, rounded)
+        round_weights(model, weights_dtype)
     return (model if place.device is None else _moved(model, place, target)).eval()
 
 
@@ -126,9 +128,9 @@ def _moved(model: nn.Module, place: Placement, target: str) -> nn.Module:
 
 
 def _refuse_empty(model: nn.Module, place: Placement, target: str) -> None:
-    """Refuse weights that hold nothing and that no hook loads: the model would run, and compute nothing.
+    """Refuse weights that hold nothing and that no hook loads: the model would run and compute nothing.
 
-    transformers gives such a model where accelerate found room for all of it on the disk alone.
+    transformers returns such a model when accelerate finds room for all of it on the disk alone.
     """
     if empty := Weights(model).empty():
         raise _does_not_fit(target, place, f"there was no room for {empty[0]}")
@@ -148,15 +150,15 @@ def _does_not_fit(target: str, place: Placement, said: str) -> CaptureError:
 def from_pretrained(
     kind: Any, target: str, options: Mapping[str, Any], place: Placement
 ) -> tuple[nn.Module, list[str]]:
-    """Load, and name the weights that the checkpoint lacks; what transformers says becomes one sentence."""
+    """Load a model and name the weights that the checkpoint lacks; turns errors of transformers into one sentence."""
     try:
         model, info = kind.from_pretrained(target, output_loading_info=True, **options)
     except torch.OutOfMemoryError as error:
         raise _does_not_fit(target, place, str(error)) from error
-    except Exception as error:  # transformers raises whatever comes its way
-        said = printable(" ".join(str(error).split()))
+    except Exception as error:  # transformers may raise any exception
+        reason = on_one_line(error)
         raise CaptureError(
-            f"hf:{printable(target)}: transformers could not load it ({type(error).__name__}: {said:.400}); "
+            f"hf:{printable(target)}: transformers could not load it ({type(error).__name__}: {reason:.400}); "
             f"{_way_out(error)}"
         ) from error
     return model, sorted(info["missing_keys"])
@@ -168,14 +170,17 @@ def _way_out(error: Exception) -> str:
     return "give a folder with config.json and weights, or the id of a model on the hub"
 
 
-def _of_missing(missing: Sequence[str], number: int) -> str:
+def _missing_sentence(missing: Sequence[str], number: int) -> str:
     some = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
     which = "1 weight is" if len(missing) == 1 else f"{len(missing)} weights are"
     return f"{which} not in the checkpoint, and random, from the seed {number}: {some}"
 
 
 def round_weights(model: nn.Module, dtype: torch.dtype) -> None:
-    """Round the weights through a type. Each keeps its own, and so does what is computed: buffers are no weights."""
+    """Round the weights through a type.
+
+    Each weight keeps its own type, and the model still computes in that; buffers are not weights.
+    """
     for name, weight in model.named_parameters():
         if weight.is_meta:
             raise CaptureError(f"--weights-dtype: {name} lies where it cannot be rounded; give one --device")
@@ -193,7 +198,7 @@ def _dtype(option: str, name: str | None) -> Any:
 
 
 def model_class(config: Any, *, trust: bool) -> Any:
-    """The class to load: the one the config names, else a causal model, else whatever the type has."""
+    """The class to load: the one the config names, else a causal model, else whatever class the config's type has."""
     named = next(iter(getattr(config, "architectures", None) or ()), "")
     if trust and getattr(config, "auto_map", None):
         auto = next((name for name in config.auto_map if name.startswith("AutoModelFor")), "AutoModel")
@@ -207,18 +212,20 @@ def model_class(config: Any, *, trust: bool) -> Any:
     return transformers.AutoModel
 
 
-def next_step(model: nn.Module, kwargs: Mapping[str, Any], given: Any, settled: int | None = None) -> dict[str, Any]:
-    """What the model is asked next: the token that is settled, or the likeliest, with the cache."""
-    cache = _cache_of(given)
-    if getattr(given, "logits", None) is None or not cache:
+def next_step(
+    model: nn.Module, kwargs: Mapping[str, Any], output: Any, fixed_token: int | None = None
+) -> dict[str, Any]:
+    """The inputs of the next step: the fixed token or the most likely one, with the cache."""
+    cache = _cache_of(output)
+    if getattr(output, "logits", None) is None or not cache:
         raise CaptureError(
             f"--steps: {type(model).__name__} gives no logits or no cache to go on from; capture one step"
         )
-    token = given.logits[:, -1:].argmax(-1)
-    if settled is not None:
-        token = torch.full_like(token, settled)
+    token = output.logits[:, -1:].argmax(-1)
+    if fixed_token is not None:
+        token = torch.full_like(token, fixed_token)
     if model.config.is_encoder_decoder:
-        encoded = (given.encoder_last_hidden_state,)
+        encoded = (output.encoder_last_hidden_state,)
         kept = {key: kwargs[key] for key in ("attention_mask",) if key in kwargs}
         return {**kept, "encoder_outputs": encoded, "decoder_input_ids": token, **cache, "use_cache": True}
     following: dict[str, Any] = {"input_ids": token, **cache, "use_cache": True}
@@ -227,9 +234,11 @@ def next_step(model: nn.Module, kwargs: Mapping[str, Any], given: Any, settled: 
     return following
 
 
-def _cache_of(given: Any) -> dict[str, Any]:
-    """The cache that a model gave, by the name it is to be given back; what attends calls it otherwise than mamba."""
-    found = {name: getattr(given, name, None) for name in ("past_key_values", "cache_params")}
+def _cache_of(output: Any) -> dict[str, Any]:
+    """The cache in a model's output, under the name it is passed back by: attention models and mamba use different
+    names.
+    """
+    found = {name: getattr(output, name, None) for name in ("past_key_values", "cache_params")}
     return {name: cache for name, cache in found.items() if cache is not None}
 
 

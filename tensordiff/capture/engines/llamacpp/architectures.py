@@ -1,7 +1,7 @@
-"""Where the files of an architecture, or llama.cpp's code for it, name or lay out a tensor otherwise than transformers.
+"""Differences between architectures: where GGUF files or llama.cpp's code name or lay out a tensor unlike transformers.
 
-The names of GGUF files are the same for all architectures but do not always mean the same: what comes after a block's
-attention is ``ffn_norm`` in most, which transformers calls ``post_attention_layernorm``, except in Gemma.
+GGUF files use the same names for all architectures, but not always with the same meaning: ``ffn_norm`` is the norm
+after a block's attention in most, which transformers calls ``post_attention_layernorm``, but not in Gemma.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Architecture:
-    """What is particular to an architecture."""
+    """What differs in one architecture."""
 
     names: Mapping[str, str] = field(default_factory=dict)
-    """Names of weights, without block and ending, that stand for other layers than elsewhere; layers are named so."""
+    """Names of weights, without block and ending, that mean another layer here; layers are named after these."""
     has_paired_rope: bool = False
-    """Whether conversion puts rope's two halves side by side, in the rows of attn_q and attn_k."""
-    has_residual_within: bool = False
-    """Whether the attention and the feed-forward part of transformers add what they were given; they are left out."""
+    """Whether conversion interleaves the two halves of rope in the rows of attn_q and attn_k."""
+    has_inner_residual: bool = False
+    """Whether the attention and feed-forward modules of transformers add their input to their output; such modules are
+    left out.
+    """
     has_heads_first: bool = False
-    """Whether transformers normalizes queries and keys head by head, where llama.cpp does token by token."""
+    """Whether transformers normalizes queries and keys head by head, where llama.cpp does it token by token."""
 
     def renamed(self, weight: str) -> str:
-        """What a layer is named after: in Gemma ``blk.0.ffn_norm`` is ``blk.0.pre_feedforward_layernorm``."""
+        """The name that a layer gets: in Gemma, ``blk.0.ffn_norm`` is named ``blk.0.pre_feedforward_layernorm``."""
         holder, dot, name = weight.rpartition(".")
         return f"{holder}{dot}{self.names.get(name, name)}"
 
@@ -36,11 +38,13 @@ _PAIRED = (
     "llama", "llama-embed", "arcee", "arctic", "baichuan", "bailingmoe", "deci", "deepseek", "granite", "granitehybrid",
     "granitemoe", "internlm2", "llada", "minicpm", "mistral3", "nanbeige", "olmo", "smollm3", "xverse",
 )  # fmt: skip
-"""The architectures whose weights llama.cpp's converter lays out for rope as Llama's. That of rope itself does not say
-it: Cohere's pairs stand side by side in transformers, too."""
+"""Architectures whose weights llama.cpp's converter permutes for rope, as it does Llama's.
+
+The kind of rope does not tell: Cohere's pairs are interleaved in transformers, too.
+"""
 _KNOWN = {
     **dict.fromkeys(_PAIRED, Architecture(_NORMS, has_paired_rope=True)),
-    "bloom": Architecture(has_residual_within=True),
+    "bloom": Architecture(has_inner_residual=True),
     "gemma2": Architecture(_GEMMA),
     "gemma3": Architecture(_GEMMA, has_heads_first=True),
     "glm4": Architecture({"post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"}),
@@ -50,5 +54,5 @@ _OTHER = Architecture(_NORMS)
 
 
 def architecture(name: str) -> Architecture:
-    """What is known of an architecture, by the name that GGUF files have for it."""
+    """What is known of an architecture, by its name in GGUF files."""
     return _KNOWN.get(name, _OTHER)

@@ -1,7 +1,7 @@
-"""``llamacpp:FILE.gguf``: a GGUF file, run by llama.cpp on the processor.
+"""``llamacpp:FILE.gguf``: a GGUF file, run by llama.cpp on the CPU.
 
-The cache is kept in float32 and attention is computed plainly: llama.cpp's own choice, float16 and flash attention, is
-an approximation that would be taken for an error of the port. No code comes with a GGUF file, and none is run.
+The cache is kept in float32 and attention is computed without flash attention. llama.cpp's defaults, float16 and flash
+attention, are approximations that would look like an error of the port. A GGUF file contains no code, and none is run.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from pathlib import Path
 from tensordiff.capture.devices import parse_device
 from tensordiff.capture.engines.llamacpp.model import GgufModel, LoadedModel, OperationsModel
 from tensordiff.capture.events import Done, Note, Phase, Tell
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import REPLAY, Job
 from tensordiff.capture.process.eager import run_eagerly
 from tensordiff.capture.process.layers import find_layer
-from tensordiff.capture.process.replay import REPLAY
-from tensordiff.capture.process.tokens import tokens
+from tensordiff.capture.process.tokens import choose_tokens
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, printable
@@ -29,12 +28,13 @@ def run(job: Job, tell: Tell) -> Done:
         raise CaptureError(f"{printable(job.source)}: there is no such file; write llamacpp:FILE.gguf")
     tell(Phase("loading", job.source.target))
     loaded = LoadedModel(path, settings.config)
-    dump = str(job.more["dump"]) if job.task == REPLAY else settings.inject.dump if settings.inject else None
-    asked = tokens(settings, open_dump(Path(dump)) if dump is not None else None, loaded.encode)
-    for note in asked.notes:
+    tokens = choose_tokens(
+        settings, open_dump(Path(job.reference)) if job.reference is not None else None, loaded.encode
+    )
+    for note in tokens.notes:
         tell(Note(note))
     tell(Phase("listing tensors"))
-    model = GgufModel(loaded, asked, 1 if job.task == REPLAY else settings.steps)
+    model = GgufModel(loaded, tokens, 1 if job.task == REPLAY else settings.steps)
     if settings.ops is None or job.task == REPLAY:
         return run_eagerly(model, job, tell)
     layer = find_layer(settings.ops, model.layers())
@@ -44,7 +44,7 @@ def run(job: Job, tell: Tell) -> Done:
 
 
 def _refuse(settings: Settings) -> None:
-    """Refuse what cannot be done, and let pass what is so anyway."""
+    """Refuse settings that llama.cpp cannot honour; accept those that describe what it does anyway."""
     if settings.dtype not in (None, "float32"):
         raise CaptureError(
             f"--dtype {printable(settings.dtype)}: llama.cpp computes in float32; convert the file instead"

@@ -1,10 +1,10 @@
 """The layers of a llama.cpp graph: which nodes belong to which weight, and what they take and give.
 
-A graph is a list of nodes. Most have no name of their own, or share one with others; what they are for is told by the
-weight they read. So a layer is named after its weight in the GGUF file: ``blk.0.attn_q.weight`` makes the layer
-``model.blk.0.attn.q``, whose input is what is multiplied with it. A norm begins where the mean is taken, and a bias is
-part of its layer; so is the factor that Gemma's embedding is multiplied with, as in transformers. Around these stand
-the attention and the feed-forward part of a block, the block, and the model.
+A graph is a list of nodes. Most have no name of their own or share one with others; the weight that a node reads tells
+what it is for. So a layer is named after its weight in the GGUF file: ``blk.0.attn_q.weight`` becomes the layer
+``model.blk.0.attn.q``, and its input is what is multiplied with the weight. A norm begins where the mean is taken. A
+bias is part of its layer; so is the factor that Gemma multiplies its embedding with, as in transformers. Around these
+layers are the attention and feed-forward part of each block, the block, and the model.
 """
 
 from __future__ import annotations
@@ -14,40 +14,77 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
 
 from tensordiff.capture.engines.llamacpp.architectures import Architecture
-from tensordiff.capture.engines.llamacpp.tensor import DTYPES, Tensor
+from tensordiff.dump.dtypes import DType
 
+F32, F16 = 0, 1
+
+DTYPES: Mapping[int, DType] = {
+    F32: np.dtype(np.float32), F16: np.dtype(np.float16), 24: np.dtype(np.int8), 25: np.dtype(np.int16),
+    26: np.dtype(np.int32), 27: np.dtype(np.int64), 28: np.dtype(np.float64), 30: np.dtype(ml_dtypes.bfloat16),
+}  # fmt: skip
+"""The types of ggml that are plain arrays; the others are quantized."""
 ROOT = "model"
 OPERATION = "/op_"
-"""What stands between a layer and the number of an operation in it."""
+"""Separates the name of a layer from the number of an operation in it."""
 _NO_OP = "NONE"
 _EMBEDDING, _SCALED = "token_embd", "inp_scaled"
 _VIEWS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"})
 _NORMS = frozenset({"RMS_NORM", "NORM", "L2_NORM", "GROUP_NORM"})
 _WEIGHTING = frozenset({"MUL", "ADD"})
-"""What a norm does with its weights; in OLMo it has none, and a projection follows."""
+"""What a norm does with its weights. OLMo's norms have none, and a projection follows them."""
 _BLOCK = re.compile(r"(blk\.\d+)\.(.+)")
 _PART = re.compile(r"(attn|ffn)_(?!norm|post_norm)(.+)")
 _WEIGHT = re.compile(r"(.+)\.(?:weight|bias|scale)")
 _NORM_NODE = re.compile(r"((?:attn|ffn)_norm)-(\d+)")
-_GIVEN = re.compile(r"inp_|cache_|out_ids|attn_inp")
+_INPUT_NAMES = re.compile(r"inp_|cache_|out_ids|attn_inp")
 _LAST_PART = {"attn": ("output", "out"), "ffn": ("down",)}
 _BLOCK_OUTPUT = "l_out"
 _EXPERTS_OUTPUTS = ("ffn_moe_out", "ffn_out")
-"""What a mixture gives: its experts together, and these with those that all tokens share."""
+"""Names of the outputs of a mixture of experts: the experts together, and these plus the experts that all
+tokens share.
+"""
+
+
+class Tensor(NamedTuple):
+    """A tensor of a graph, at its address; all that is known of it without its values."""
+
+    address: int
+    name: str
+    op: str
+    """The operation that makes it, such as ``MUL_MAT``; ``NONE`` for weights, inputs and caches."""
+    kind: int
+    """ggml's number for its type."""
+    shape: tuple[int, ...]
+    """The slowest dimension first.
+
+    Leading ones are dropped as long as two dimensions remain: ``(tokens, features)``.
+    """
+    strides: tuple[int, ...]
+    nbytes: int
+    sources: tuple[int, ...]
+    """The addresses of the tensors it is computed from."""
+    view_of: int | None
+    """The address of the tensor that owns its memory; None if it owns its memory itself."""
+    is_swapped: bool = False
+    """For a gated activation whose gate and up are one tensor: whether up comes first."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that a layer takes: a source of one of the graph's nodes."""
+    """An input of a layer: a source of one of the graph's nodes."""
 
     port: str
     node: int
     source: int
-    """Its number among the node's sources."""
+    """The index of the tensor among the node's sources."""
     is_restored: bool = False
-    """Whether others read it after the layer, so that what was put there must be taken away again."""
+    """Whether later nodes read the tensor too, so that an injected value must be removed after the layer."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +93,20 @@ class LayerCall:
 
     layer: str
     kind: str
-    """What it is, in the words of ggml: the operation, or ``block``."""
+    """ggml's name for the operation, or ``block``."""
     first: int
     last: int
     inputs: tuple[Input, ...]
     output: str = "output"
-    """The port of what ``last`` gives."""
+    """The port of the output of ``last``."""
     is_root: bool = False
 
     def holds(self, other: LayerCall) -> bool:
         """Whether another call begins and ends within this one."""
         return self.first <= other.first and other.last <= self.last
 
-    def is_apart(self, other: LayerCall) -> bool:
-        """Whether no node is in both."""
+    def is_disjoint(self, other: LayerCall) -> bool:
+        """Whether the two calls have no node in common."""
         return self.last < other.first or other.last < self.first
 
 
@@ -79,29 +116,29 @@ class Graph:
 
     nodes: Sequence[Tensor]
     leaves: Mapping[int, Tensor] = field(default_factory=dict)
-    """Weights, inputs and caches by address."""
+    """Weights, inputs and caches, by address."""
     architecture: Architecture = field(default_factory=Architecture)
 
     @cached_property
     def number(self) -> dict[int, int]:
-        """Nodes by address."""
+        """The index of each node, by address."""
         return {node.address: k for k, node in enumerate(self.nodes)}
 
     @cached_property
     def calls(self) -> tuple[LayerCall, ...]:
-        """All layers, in the order in which they begin, outer ones before those within."""
+        """All layers in the order they begin, an outer layer before those within it."""
         modules = list(self._modules())
         calls = [*modules, *self._parts(modules), *self._blocks(modules)]
         if self.nodes:
             calls.append(LayerCall(ROOT, ROOT, 0, len(self.nodes) - 1, (), "output_logits", is_root=True))
-        nested = [call for call in calls if all(call.holds(o) or o.holds(call) or call.is_apart(o) for o in calls)]
+        nested = [call for call in calls if all(call.holds(o) or o.holds(call) or call.is_disjoint(o) for o in calls)]
         restored = (replace(call, inputs=tuple(self._restored(call))) for call in nested)
         return tuple(sorted(restored, key=lambda call: (call.first, -call.last, call.layer.count("."))))
 
     def operations(self, call: LayerCall) -> Iterator[LayerCall]:
-        """The nodes within a layer as layers of their own; views compute nothing and are left out."""
+        """The nodes within a layer, each as a layer of its own; views compute nothing and are left out."""
         within = range(call.first, call.last + 1)
-        for number, k in enumerate(k for k in within if self.nodes[k].op not in _VIEWS and k in self._used):
+        for number, k in enumerate(k for k in within if self.nodes[k].op not in _VIEWS and k in self._live_nodes):
             node = self.nodes[k]
             inputs = tuple(self._inputs(k, self._activations(k)))
             yield LayerCall(f"{call.layer}{OPERATION}{number:02d}_{node.op}", node.name, k, k, inputs)
@@ -113,13 +150,13 @@ class Graph:
         ends: dict[str, list[int]] = defaultdict(list)
         begun: dict[tuple[str, int], int] = {}
         for k, node in enumerate(self.nodes):
-            name, before = self._weight(node) or _norm_without_weight(node), self._maker(k)
+            name, before = self._weight(node) or _norm_without_weight(node), self._producer(k)
             if node.name == _SCALED and before is not None and ends[_EMBEDDING] == [before]:
                 name = _EMBEDDING
-            if name is None or k not in self._used:
+            if name is None or k not in self._live_nodes:
                 continue
             if before is not None and ends[name] and ends[name][-1] == before:
-                ends[name][-1] = k  # its bias, or its scale
+                ends[name][-1] = k  # the bias or the scale of the layer
                 begun[name, k] = begun.pop((name, before))
             else:
                 is_weighted = before is not None and self.nodes[before].op in _NORMS and node.op in _WEIGHTING
@@ -132,7 +169,7 @@ class Graph:
 
     def _parts(self, modules: Sequence[LayerCall]) -> Iterator[LayerCall]:
         """The attention and the feed-forward part of each block."""
-        if self.architecture.has_residual_within:
+        if self.architecture.has_inner_residual:
             return
         for holder, members in _by_holder(modules).items():
             block, _, part = holder.rpartition(".")
@@ -150,7 +187,7 @@ class Graph:
                 yield LayerCall(holder, part, first.first, max(last), inputs[:1])
 
     def _blocks(self, modules: Sequence[LayerCall]) -> Iterator[LayerCall]:
-        """A block ends where what the next one takes is made."""
+        """The blocks. A block ends at the node that makes the next block's input."""
         members: dict[str, list[LayerCall]] = defaultdict(list)
         for module in modules:
             if found := _BLOCK.match(module.layer.removeprefix(f"{ROOT}.")):
@@ -162,7 +199,7 @@ class Graph:
             last = max(m.last for m in each)
             following = [k for k in (*starts, *(m.first for m in after)) if k > last]
             ends = self._named(f"{_BLOCK_OUTPUT}-{name.rpartition('.')[2]}")
-            if following and not ends and (made := self._maker(min(following))) is not None:
+            if following and not ends and (made := self._producer(min(following))) is not None:
                 ends = [made]
             if ends and ends[-1] >= last:
                 yield LayerCall(name, "block", first.first, ends[-1], first.inputs[:1])
@@ -176,27 +213,27 @@ class Graph:
     # --- sources ---------------------------------------------------------------------------------
 
     def tensor(self, address: int) -> Tensor | None:
-        """A node or a leaf."""
+        """The node or leaf at an address."""
         found = self.number.get(address)
         return self.leaves.get(address) if found is None else self.nodes[found]
 
     def _weight(self, node: Tensor) -> str | None:
         """The name of the weight that a node reads, without its ending."""
         if node.op == "ROPE":
-            return None  # its frequencies are no layer of their own
+            return None  # rope's frequencies are not a layer of their own
         leaves = (self.leaves.get(address) for address in node.sources if address not in self.number)
         names = (_WEIGHT.fullmatch(leaf.name) for leaf in leaves if leaf is not None and leaf.op == _NO_OP)
         name = next((found[1] for found in names if found), None)
         return "output" if name == _EMBEDDING and node.op == "MUL_MAT" else name  # tied weights
 
     def _activations(self, k: int) -> list[int]:
-        """The sources of a node that are not weights, by number; those of a type that dumps have."""
+        """The indices of a node's sources that are not weights and whose type dumps have."""
         found = []
         for number, address in enumerate(self.nodes[k].sources):
             source = self.tensor(address)
             if source is None or source.kind not in DTYPES:
                 continue
-            is_weight = address not in self.number and not _GIVEN.match(source.name)
+            is_weight = address not in self.number and not _INPUT_NAMES.match(source.name)
             if not (is_weight and source.view_of is None):
                 found.append(number)
         return found
@@ -204,8 +241,8 @@ class Graph:
     def _inputs(self, k: int, sources: Sequence[int]) -> Iterator[Input]:
         return (Input(f"input_{n}", k, source) for n, source in enumerate(sources))
 
-    def _maker(self, k: int) -> int | None:
-        """The node that made a node's first activation, past views."""
+    def _producer(self, k: int) -> int | None:
+        """The node that made a node's first activation, looking through views."""
         sources = self._activations(k)
         at = self.number.get(self.nodes[k].sources[sources[0]]) if sources else None
         while at is not None and self.nodes[at].op in _VIEWS:
@@ -213,8 +250,8 @@ class Graph:
         return at
 
     @cached_property
-    def _used(self) -> Collection[int]:
-        """The nodes that the result, or a cache, is made of."""
+    def _live_nodes(self) -> Collection[int]:
+        """The nodes that the result or a cache depends on."""
         reached: set[int] = set()
         waiting = [k for k, node in enumerate(self.nodes) if node.name.startswith("cache_")] + [len(self.nodes) - 1]
         while waiting:
@@ -226,7 +263,7 @@ class Graph:
 
     @cached_property
     def _last_read(self) -> dict[int, int]:
-        """The last node that reads a tensor's memory, by the address of the tensor that owns it."""
+        """The last node that reads a tensor's memory, by the address of the tensor that owns the memory."""
         last: dict[int, int] = {}
         for k, node in enumerate(self.nodes):
             for address in node.sources:
@@ -245,7 +282,10 @@ class Graph:
 
 
 def _norm_without_weight(node: Tensor) -> str | None:
-    """What a norm that reads no weight, as in OLMo, is named after; with one, the node is called ``norm`` only."""
+    """The layer name of a norm that reads no weight, as in OLMo.
+
+    Norms with a weight are named just ``norm`` in the graph.
+    """
     if node.op not in _NORMS:
         return None
     found = _NORM_NODE.fullmatch(node.name)

@@ -1,7 +1,8 @@
-"""llama.cpp by ctypes: the few functions and structures that a capture needs, of the library in the package xllamacpp.
+"""llama.cpp through ctypes: the few functions and structures of the library in the package xllamacpp that a capture
+needs.
 
-The structures are those of one version of llama.cpp's headers. A library of another version may lay them out
-otherwise, which would read as nonsense; so what is known of their defaults is checked before anything is believed.
+The structures are those of one version of llama.cpp's headers. Another version of the library may lay them out
+differently, which would read as garbage; so known default values are checked first.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 import numpy as np
 import xllamacpp
 
-from tensordiff.capture.engines.llamacpp.tensor import DTYPES, F16, Tensor
-from tensordiff.capture.settings import unfit_config
+from tensordiff.capture.engines.llamacpp.graph import DTYPES, F16, Tensor
+from tensordiff.capture.settings import config_hint
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import CaptureError, printable
 
@@ -27,11 +28,11 @@ _PADDING = 128  # a newer version may have more fields at the end of what it ret
 
 EvalCallback = c.CFUNCTYPE(c_bool, c_void_p, c_bool, c_void_p)
 _LogCallback = c.CFUNCTYPE(None, c.c_int, c_char_p, c_void_p)
-_ERROR = 4  # of the levels of llama.cpp's log
+_ERROR = 4  # a level of llama.cpp's log
 
 
 class KvOverride(c.Structure):
-    """A value of the file's metadata, replaced."""
+    """A replacement for a value of the file's metadata."""
 
     class Value(c.Union):
         """The value, by its type."""
@@ -97,9 +98,10 @@ class Library:
         if not files:
             raise CaptureError(f"{PACKAGE} {version(PACKAGE)}: has no library of llama.cpp in it; install it again")
         self._library = c.CDLL(str(files[0]))
-        self.complaint = ""
-        """The first error that llama.cpp wrote into its log, where failures are explained."""
-        self._log = _LogCallback(self._hear)  # kept: the library calls it for as long as it lives
+        self.first_error = ""
+        """The first error in llama.cpp's log, which explains a failure."""
+        # a reference is kept because the library calls it for as long as it lives
+        self._log = _LogCallback(self._on_log)
         self.function("llama_log_set", None, _LogCallback, c_void_p)(self._log, None)
         self.function("llama_backend_init", None)()
         self._name = self.function("ggml_get_name", c_char_p, c_void_p)
@@ -110,36 +112,36 @@ class Library:
         self._set = self.function("ggml_backend_tensor_set", None, c_void_p, c_void_p, c_size_t, c_size_t)
         self._check_layout()
 
-    def _hear(self, level: int, text: bytes | None, _: int | None) -> None:
+    def _on_log(self, level: int, text: bytes | None, _: int | None) -> None:
         said = " ".join((text or b"").decode(errors="replace").split())
-        if level == _ERROR and not self.complaint:
-            self.complaint = said
+        if level == _ERROR and not self.first_error:
+            self.first_error = said
 
     def function(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-        """A function by its name."""
+        """Look up a function by its name."""
         try:
             found = getattr(self._library, name)
         except AttributeError:
-            raise _other_version(f"it has no {name}") from None
+            raise _version_error(f"it has no {name}") from None
         found.restype, found.argtypes = result, arguments
         return found  # type: ignore[no-any-return]
 
     def model_params(self) -> ModelParams:
-        """The defaults for loading a model."""
+        """The default parameters for loading a model."""
         return self.function("llama_model_default_params", ModelParams)()  # type: ignore[no-any-return]
 
     def context_params(self) -> ContextParams:
-        """The defaults for running one."""
+        """The default parameters for running a model."""
         return self.function("llama_context_default_params", ContextParams)()  # type: ignore[no-any-return]
 
     def _check_layout(self) -> None:
         context, model = self.context_params(), self.model_params()
         flags = tuple(getattr(context, f"flag_{k}") for k in range(6))
         if (context.type_k, context.type_v, flags) != (F16, F16, (False, True, True, True, True, False)):
-            raise _other_version("llama_context_params are laid out otherwise")
+            raise _version_error("llama_context_params are laid out otherwise")
         modes = model.n_gpu_layers, model.split_mode, model.main_gpu
         if modes != (-1, 1, 0) or model.tensor_split or model.kv_overrides:
-            raise _other_version("llama_model_params are laid out otherwise")
+            raise _version_error("llama_model_params are laid out otherwise")
 
     def tensor(self, address: int) -> Tensor:
         """The tensor at an address."""
@@ -147,7 +149,7 @@ class Library:
         name, elements = self._name(address), self._elements(address)
         shape = tuple(reversed(raw.ne))
         if raw.name != name or int(np.prod(shape)) != elements:
-            raise _other_version("ggml_tensor is laid out otherwise")
+            raise _version_error("ggml_tensor is laid out otherwise")
         strides = tuple(reversed(raw.nb))
         while len(shape) > 2 and shape[0] == 1:
             shape, strides = shape[1:], strides[1:]
@@ -164,7 +166,7 @@ class Library:
         return np.array(_strided(memory, tensor), order="C")
 
     def write(self, tensor: Tensor, values: Array) -> None:
-        """Put other values into a tensor; between them, where it is a view, all stays as it is."""
+        """Overwrite a tensor's values. If it is a view, the memory between its elements stays as it is."""
         memory = self._bytes(tensor)
         _strided(memory, tensor)[...] = values
         self._set(tensor.address, memory.ctypes.data, 0, memory.nbytes)
@@ -179,14 +181,14 @@ def _strided(memory: Array, tensor: Tensor) -> Array:
     return np.ndarray(tensor.shape, DTYPES[tensor.kind], memory.data, strides=tensor.strides)
 
 
-def not_loaded(path: Path, library: Library, config: Mapping[str, Any] | None = None) -> CaptureError:
-    """That llama.cpp does not load a file, with what it said; ``config`` are the values that it was given instead."""
-    why = f" ({printable(library.complaint):.300})" if library.complaint else ""
-    way_out = unfit_config(config) if config else "is it a whole GGUF file?"
+def load_error(path: Path, library: Library, config: Mapping[str, Any] | None = None) -> CaptureError:
+    """The error for a file that llama.cpp does not load, with its own message; ``config`` are the overridden values."""
+    why = f" ({printable(library.first_error):.300})" if library.first_error else ""
+    way_out = config_hint(config) if config else "is it a whole GGUF file?"
     return CaptureError(f"llamacpp:{printable(path)}: llama.cpp could not load it{why}; {way_out}")
 
 
-def _other_version(why: str) -> CaptureError:
+def _version_error(why: str) -> CaptureError:
     return CaptureError(
         f"{PACKAGE} {version(PACKAGE)}: is of a llama.cpp that tensordiff does not know ({why}); "
         "install the version that make engine-llamacpp installs"

@@ -1,9 +1,9 @@
 """A GGUF model as llama.cpp runs it, watched node by node.
 
-llama.cpp asks before each node of a graph whether somebody wants to see it, and again when it is computed. Asked about
-every node, it computes one at a time: what a layer takes can be read and replaced before its first node, what it gives
-after its last. Which nodes make a layer is found out in a first run that is only listed; the tokens of later steps are
-settled there too, so that every pass runs on the same ones.
+llama.cpp asks before each node of a graph whether it should call back with the result. If every answer is yes, it
+computes one node at a time: a layer's inputs can be read and replaced before its first node, its outputs after its
+last. A first run only lists the nodes, to find out which nodes make a layer. It also fixes the tokens of later steps,
+so that every pass runs on the same ones.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from tensordiff.capture.engines.llamacpp import gelu
 from tensordiff.capture.engines.llamacpp.architectures import Architecture, architecture
-from tensordiff.capture.engines.llamacpp.graph import OPERATION, Graph, Input, LayerCall
-from tensordiff.capture.engines.llamacpp.library import PACKAGE, Batch, EvalCallback, Library, ModelParams, not_loaded
+from tensordiff.capture.engines.llamacpp.graph import DTYPES, F32, OPERATION, Graph, Input, LayerCall, Tensor
+from tensordiff.capture.engines.llamacpp.library import PACKAGE, Batch, EvalCallback, Library, ModelParams, load_error
 from tensordiff.capture.engines.llamacpp.overrides import overrides
-from tensordiff.capture.engines.llamacpp.tensor import DTYPES, F32, Tensor
+from tensordiff.capture.engines.llamacpp.values import GEGLU, GELU, as_halves, as_pairs, gelu_output
 from tensordiff.capture.process.eager import Watch
-from tensordiff.capture.process.tokens import Tokens, refuse_outside
+from tensordiff.capture.process.tokens import Tokens, refuse_out_of_range
 from tensordiff.capture.quantization import quantization_facts
 from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import Array
@@ -43,7 +42,7 @@ _ROPE_OPERATIONS, _ROPE_NODES = ("MUL_MAT", "ADD", "ROPE"), ("Qcur-", "Kcur-")
 
 
 class LoadedModel:
-    """A model in memory, and what its file says of it."""
+    """A model in memory, and the metadata of its file."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path, self.config, self.library = path, config, Library()
@@ -54,12 +53,12 @@ class LoadedModel:
         load = function("llama_model_load_from_file", c_void_p, c_char_p, ModelParams)
         self.address: int = load(os.fsencode(path), params)
         if not self.address:
-            raise not_loaded(path, self.library, config)
+            raise load_error(path, self.library, config)
         self.vocabulary: int = function("llama_model_get_vocab", c_void_p, c_void_p)(self.address)
         self.vocabulary_size: int = function("llama_vocab_n_tokens", c_int32, c_void_p)(self.vocabulary)
 
-    def says(self, key: str) -> str | None:
-        """A value of the file's metadata."""
+    def metadata(self, key: str) -> str | None:
+        """A value of the file's metadata, as text; None if there is no such key."""
         room = c.create_string_buffer(4096)
         found = self.library.function("llama_model_meta_val_str", c_int32, c_void_p, c_char_p, c_char_p, c_size_t)
         size = found(self.address, key.encode(), room, len(room))
@@ -67,13 +66,13 @@ class LoadedModel:
 
     @property
     def architecture(self) -> str:
-        """``llama``, ``qwen3``."""
-        return self.says("general.architecture") or "unknown"
+        """The architecture's name in GGUF files, such as ``llama`` or ``qwen3``."""
+        return self.metadata("general.architecture") or "unknown"
 
     @property
     def head_size(self) -> int:
-        """The length of a head's query."""
-        said = self.says(f"{self.architecture}.attention.key_length")
+        """The number of elements of one head's query."""
+        said = self.metadata(f"{self.architecture}.attention.key_length")
         if said is not None:
             return int(said)
         count = self.library.function("llama_model_n_head", c_int32, c_void_p)(self.address)
@@ -81,8 +80,8 @@ class LoadedModel:
         return int(width) // max(int(count), 1)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """A text as tokens, by the file's own vocabulary."""
-        if self.says("tokenizer.ggml.model") in (None, "none", "no_vocab"):
+        """Encode a text with the file's own vocabulary."""
+        if self.metadata("tokenizer.ggml.model") in (None, "none", "no_vocab"):
             raise CaptureError(f"{printable(self.path)}: has no vocabulary; give --input-ids 1,2,3")
         data = text.encode()
         room = (c_int32 * (len(data) + 8))()
@@ -97,7 +96,7 @@ class LoadedModel:
         return tuple(room[:count])
 
     def weights_hash(self) -> str:
-        """Of the file: its size, and a part of every hundredth of it."""
+        """A hash of the file: its size, and a piece of every hundredth of it."""
         size = self.path.stat().st_size
         digest = hashlib.sha256(str(size).encode())
         with self.path.open("rb") as file:
@@ -108,7 +107,7 @@ class LoadedModel:
 
 
 class GgufModel:
-    """A loaded model and the tokens that it is run on; several runs give the same numbers."""
+    """A loaded model and the tokens it is run on; every run gives the same numbers."""
 
     framework = "llama.cpp"
 
@@ -117,27 +116,30 @@ class GgufModel:
         self._library = loaded.library
         self._architecture = architecture(loaded.architecture)
         self._error: BaseException | None = None
-        self._observer: _Listing | _Watching | None = None
+        self._observer: _NodeLister | _NodeWatcher | None = None
         self._context = self._open(len(tokens.ids) + steps)
         self.following: list[int] = []
-        self.graphs = [self._listed(ids, at) for ids, at in self._inputs()]
+        self.graphs = [self._list_graph(ids, at) for ids, at in self._inputs()]
 
     def layers(self) -> list[str]:
         """The names of all layers, in execution order."""
         return list(dict.fromkeys(call.layer for graph in self.graphs for call in graph.calls))
 
     def run(self, watch: Watch, calls: Callable[[int], Sequence[LayerCall]] | None = None) -> None:
-        """Run all steps from the beginning; ``calls`` gives those to watch in a step, where not all are."""
+        """Run all steps from the beginning.
+
+        ``calls`` returns the calls to watch in a step; by default all are watched.
+        """
         self._clear()
         for step, (ids, at) in enumerate(self._inputs()):
             if step:
                 watch.next_step()
-            self._observer = _Watching(self, watch, self.graphs[step].calls if calls is None else calls(step), ids)
+            self._observer = _NodeWatcher(self, watch, self.graphs[step].calls if calls is None else calls(step), ids)
             self._decode(ids, at)
             self._observer.finish()
 
     def facts(self) -> Mapping[str, Any]:
-        """What the manifest says of the run."""
+        """The facts of the run for the manifest."""
         loaded = self.loaded
         return {
             "versions": {"llama.cpp": f"{PACKAGE} {version(PACKAGE)}", "python": platform.python_version()},
@@ -145,7 +147,7 @@ class GgufModel:
             "decode_token_ids": self.following[: self.steps - 1], "config_overrides": dict(loaded.config),
             "flags": {
                 "cache": "float32", "flash_attention": False, "gelu": "by its formula",
-                "file_type": loaded.says("general.file_type"),
+                "file_type": loaded.metadata("general.file_type"),
                 "rope_order": "q and k are written in halves" if self._architecture.has_paired_rope else "halves",
             },
             "model": {"class": loaded.architecture, "file": loaded.path.name},
@@ -153,11 +155,13 @@ class GgufModel:
         }  # fmt: skip
 
     def parameters(self) -> Iterator[tuple[str, Array]]:
-        """What the file holds, by its names there."""
+        """The tensors of the file, under their names there."""
         return ((item.name, item.stored.read()) for item in parameters_of(open_dump(self.loaded.path)))
 
     def _quantization(self) -> dict[str, Any]:
-        """ggml multiplies blocks with blocks: what meets a quantized weight is rounded to 8 bits first."""
+        """The facts about quantized weights. ggml multiplies quantized blocks with each other, so the other operand is
+        rounded to 8 bits first.
+        """
         items = parameters_of(open_dump(self.loaded.path))
         quantized = {item.name: item.quantization for item in items if item.quantization is not None}
         return quantization_facts(quantized, rounds_activations=True)
@@ -166,7 +170,8 @@ class GgufModel:
 
     def _open(self, length: int) -> int:
         params = self._library.context_params()
-        self._callback = EvalCallback(self._seen)  # kept: it is called for as long as the context lives
+        # a reference is kept because it is called for as long as the context lives
+        self._callback = EvalCallback(self._on_node)
         params.cb_eval, params.type_k, params.type_v, params.flash_attn_type = self._callback, F32, F32, 0
         params.n_ctx = params.n_batch = params.n_ubatch = max(length, _LEAST_CONTEXT)
         params.n_threads = params.n_threads_batch = max((os.cpu_count() or 2) // 2, 1)
@@ -177,7 +182,7 @@ class GgufModel:
         return context
 
     def _inputs(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        """The tokens of each step, and the position of the first."""
+        """The tokens of each step, and the position of the first one."""
         at = 0
         ids = self.tokens.ids
         for step in range(self.steps):
@@ -185,9 +190,9 @@ class GgufModel:
             at += len(ids)
             ids = (self.following[step],) if step + 1 < self.steps else ()
 
-    def _listed(self, ids: tuple[int, ...], at: int) -> Graph:
-        """Run a step, list its nodes, and settle the token of the next."""
-        self._observer = _Listing(self._library)
+    def _list_graph(self, ids: tuple[int, ...], at: int) -> Graph:
+        """Run a step, list its nodes, and fix the token of the next step."""
+        self._observer = _NodeLister(self._library)
         self._decode(ids, at)
         step = len(self.following)
         given = self.tokens.following
@@ -195,7 +200,7 @@ class GgufModel:
         return self._observer.graph(self._architecture)
 
     def _decode(self, ids: Sequence[int], at: int) -> None:
-        refuse_outside(ids, self.loaded.vocabulary_size)
+        refuse_out_of_range(ids, self.loaded.vocabulary_size)
         count = len(ids)
         numbers = c_int32 * count
         same = (POINTER(c_int32) * count)(*[c.pointer(c_int32(0))] * count)
@@ -219,8 +224,11 @@ class GgufModel:
         memory = self._library.function("llama_get_memory", c_void_p, c_void_p)(self._context)
         self._library.function("llama_memory_clear", None, c_void_p, c.c_bool)(memory, True)
 
-    def _seen(self, address: int, is_asking: bool, _: int | None) -> bool:
-        """Called by llama.cpp. An exception cannot pass through it, and is raised when it returns."""
+    def _on_node(self, address: int, is_asking: bool, _: int | None) -> bool:
+        """The callback for llama.cpp.
+
+        An exception cannot pass through llama.cpp, so it is raised after the call returns.
+        """
         if self._error is not None or self._observer is None:
             return False
         try:
@@ -232,23 +240,23 @@ class GgufModel:
     # --- values ----------------------------------------------------------------------------------
 
     def read(self, layer: str, tensor: Tensor, *, is_input: bool = False) -> Array:
-        """A tensor as it is written to a dump."""
+        """A tensor's values in the layout of a dump."""
         values = self._library.read(tensor)
         if self._is_heads_first(layer, values):
             return values.swapaxes(0, 1)
         is_paired = self._is_paired(layer, tensor, is_input=is_input)
-        return _as_halves(values, self.loaded.head_size) if is_paired else values
+        return as_halves(values, self.loaded.head_size) if is_paired else values
 
     def write(self, layer: str, tensor: Tensor, values: Array, *, is_input: bool = False) -> None:
-        """Put values, laid out as in a dump, into a tensor."""
+        """Overwrite a tensor with values in the layout of a dump."""
         if self._is_heads_first(layer, values):
             values = values.swapaxes(0, 1)
         elif self._is_paired(layer, tensor, is_input=is_input):
-            values = _as_pairs(values, self.loaded.head_size)
+            values = as_pairs(values, self.loaded.head_size)
         self._library.write(tensor, values)
 
     def _is_paired(self, layer: str, tensor: Tensor, *, is_input: bool) -> bool:
-        """Whether it holds rope's pairs side by side, where Hugging Face has them in two halves."""
+        """Whether a tensor holds rope's pairs interleaved, where Hugging Face has them in two halves."""
         if is_input or not self._architecture.has_paired_rope:
             return False
         if OPERATION in layer:
@@ -259,18 +267,8 @@ class GgufModel:
         return self._architecture.has_heads_first and layer.endswith(_HEAD_NORMS) and values.ndim == 3
 
 
-def _as_halves(values: Array, size: int) -> Array:
-    """Within each head, 0 1 2 3 … to 0 2 … 1 3 …."""
-    return values.reshape(*values.shape[:-1], -1, size // 2, 2).swapaxes(-1, -2).reshape(values.shape)
-
-
-def _as_pairs(values: Array, size: int) -> Array:
-    """The reverse."""
-    return values.reshape(*values.shape[:-1], -1, 2, size // 2).swapaxes(-1, -2).reshape(values.shape)
-
-
-class _Listing:
-    """Takes down the nodes of a graph, and lets it run."""
+class _NodeLister:
+    """Lists the nodes of a graph while it runs."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -282,14 +280,14 @@ class _Listing:
         return False
 
     def graph(self, kind: Architecture) -> Graph:
-        """What was listed."""
+        """The graph that was listed."""
         made = {node.address for node in self._nodes}
         read = {address for node in self._nodes for address in node.sources} - made
         return Graph(self._nodes, {address: self._library.tensor(address) for address in read}, kind)
 
 
-class _Watching:
-    """Brings what happens in a graph before a watch."""
+class _NodeWatcher:
+    """Reports the calls in a graph to a watch."""
 
     def __init__(self, model: GgufModel, watch: Watch, calls: Sequence[LayerCall], ids: Sequence[int]) -> None:
         self._model, self._watch, self._ids = model, watch, ids
@@ -304,7 +302,7 @@ class _Watching:
         self._gelu: Array | None = None
 
     def see(self, address: int, *, is_asking: bool) -> bool:
-        """A node is about to be computed, or has been."""
+        """Handle a node that is about to be computed (``is_asking``) or has been."""
         node = self._library.tensor(address)
         if is_asking:
             for call in self._begins[self._node]:
@@ -319,7 +317,7 @@ class _Watching:
         return True
 
     def finish(self) -> None:
-        """Refuse a graph that had other nodes than the listed one."""
+        """Refuse a graph that had other nodes than when it was listed."""
         if any(number >= self._node for number in self._ends):
             raise CaptureError("llama.cpp ran another graph than it listed before; this is a defect of tensordiff")
 
@@ -352,11 +350,14 @@ class _Watching:
             self._model.write(call.layer, tensor, before, is_input=True)
 
     def _recomputed(self, node: Tensor) -> Array | None:
-        """What a node should give that ggml looks up in a table; of its sources now, as it may overwrite them."""
-        if node.op not in (gelu.GELU, gelu.GEGLU) or node.kind != F32:
+        """The exact output of a node that ggml looks up in a table.
+
+        It is computed from the sources beforehand, because the node may overwrite them.
+        """
+        if node.op not in (GELU, GEGLU) or node.kind != F32:
             return None
         sources = [self._library.read(self._library.tensor(address)) for address in node.sources]
-        return gelu.recomputed(node.op, sources, is_swapped=node.is_swapped)
+        return gelu_output(node.op, sources, is_swapped=node.is_swapped)
 
 
 class OperationsModel:

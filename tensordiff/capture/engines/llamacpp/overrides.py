@@ -1,7 +1,7 @@
-"""``--config`` for a GGUF file: other values for keys of its metadata.
+"""``--config`` for a GGUF file: replaces values of its metadata.
 
-llama.cpp looks for an override of the very type that a key has in the file, and passes over one of another type without
-a word: ``llama.rope.freq_base=3000`` would change nothing. So a value is given the key's type, or refused.
+llama.cpp uses an override only if it has the type that the key has in the file, and silently ignores any other:
+``llama.rope.freq_base=3000`` would change nothing. So a value is converted to the key's type, or refused.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from ctypes import c_char_p, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
-from tensordiff.capture.engines.llamacpp.library import KvOverride, Library, not_loaded
+from tensordiff.capture.engines.llamacpp.library import KvOverride, Library, load_error
 from tensordiff.errors import CaptureError, printable
 
 _WHOLE, _REAL, _FLAG, _TEXT = range(4)  # the types of overrides
 _TYPES = {
     **dict.fromkeys((0, 1, 2, 3, 4, 5, 10, 11), _WHOLE), **dict.fromkeys((6, 12), _REAL), 7: _FLAG, 8: _TEXT,
 }  # fmt: skip
-"""The types of keys in a file that can be overridden: not lists."""
+"""The type of override for each type of key that can be overridden; lists cannot."""
 _WORDS = {_WHOLE: "a whole number", _REAL: "a number", _FLAG: "true or false", _TEXT: "a text"}
 _LONGEST = 128
 
@@ -32,7 +32,7 @@ class _InitParams(c.Structure):
 
 
 def overrides(library: Library, path: Path, config: Mapping[str, Any]) -> Any:
-    """The values as llama.cpp takes them: a list that ends with an empty key."""
+    """The overrides as llama.cpp takes them: an array that ends with an empty key."""
     made = (KvOverride * (len(config) + 1))()
     if not config:
         return made
@@ -62,11 +62,11 @@ def _set_value(one: KvOverride, key: str, value: Any) -> None:
 
 
 def _read_types(library: Library, path: Path, keys: Mapping[str, Any]) -> tuple[dict[str, int], str]:
-    """The types of those keys that the file has, and the name of its architecture."""
+    """The types of the given keys that the file has, and the name of its architecture."""
     function = library.function
     file = function("gguf_init_from_file", c_void_p, c_char_p, _InitParams)(os.fsencode(path), _InitParams(True, None))
     if not file:
-        raise not_loaded(path, library)
+        raise load_error(path, library)
     find = function("gguf_find_key", c_int64, c_void_p, c_char_p)
     kind_of = function("gguf_get_kv_type", c_int32, c_void_p, c_int64)
     try:

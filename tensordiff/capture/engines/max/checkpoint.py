@@ -1,7 +1,7 @@
 """The files of a model: a folder with ``config.json``, weights and tokenizer.
 
-The id of a model on the hub is looked for in the local cache first. Overrides of the config make a second folder that
-links to all files but ``config.json``, so that MAX reads them as it reads any other config.
+The id of a model on the hub is looked up in the local cache first. Config overrides make a second folder that links to
+all files except ``config.json``, so that MAX reads them like any other config.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 from tensordiff.capture.engines.hf.config import load_config
 from tensordiff.capture.process.disk_space import scratch_folder
 from tensordiff.capture.settings import Settings
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, first_line, printable
 from tensordiff.util.atomic_write import write_file
 
 CONFIG = "config.json"
 _ROUND = 256
-_HASHED = 1 << 30  # bytes of weights that are read whole
+_HASHED = 1 << 30  # bytes of weights that are hashed whole
 _WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder that MAX can load, and what its config says."""
+    """A folder that MAX can load, and its config."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -43,11 +43,11 @@ class Checkpoint:
 
     @property
     def dtype(self) -> str:
-        """The type that the config says the weights have."""
+        """The type of the weights, according to the config."""
         return str(self.config.get("dtype") or self.config.get("torch_dtype") or "float32")
 
     def length_for(self, tokens: int) -> int:
-        """How many tokens to make room for. Few sizes, since each is a graph of its own to MAX and compiled anew."""
+        """How many tokens to reserve. Few distinct sizes are used, because MAX compiles a new graph for each."""
         most = self.config.get("max_position_embeddings")
         most = most if isinstance(most, int) else tokens + _ROUND
         if tokens > most:
@@ -55,7 +55,7 @@ class Checkpoint:
         return min(-(-tokens // _ROUND) * _ROUND, most)
 
     def weights_hash(self) -> str:
-        """One hash of all files of weights; of large ones, of the first part of each, and it says so."""
+        """One hash of all weight files. Of large files only the first part is hashed, and the hash says so."""
         files = sorted(self.folder.glob("*.safetensors"))
         most = None if sum(file.stat().st_size for file in files) <= _HASHED else max(_HASHED // len(files), 1)
         digest = hashlib.sha256()
@@ -65,17 +65,17 @@ class Checkpoint:
         return f"{'sha256-files' if most is None else 'sha256-files-parts'}:{digest.hexdigest()}"
 
 
-def checkpoint(target: str, settings: Settings, held: ExitStack) -> Checkpoint:
-    """The source's files, with the overrides that were asked for."""
+def open_checkpoint(target: str, settings: Settings, stack: ExitStack) -> Checkpoint:
+    """The source's files, with the requested overrides."""
     folder = Path(target) if Path(target).exists() else _from_hub(target, settings.revision)
     config = _read_config(folder)
     if not overrides_of(settings):
         return Checkpoint(folder.resolve(), config)
-    return _linked(folder, config, settings, held)
+    return _with_changed_config(folder, config, settings, stack)
 
 
 def overrides_of(settings: Settings) -> dict[str, Any]:
-    """All changes to the config, the number of layers among them."""
+    """All changes to the config, including the number of layers."""
     layers = settings.num_hidden_layers
     return {**settings.config, **({} if layers is None else {"num_hidden_layers": layers})}
 
@@ -87,9 +87,9 @@ def _from_hub(target: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(target, revision=revision, allow_patterns=_WANTED))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        said = printable(str(error).strip().partition("\n")[0])
+        reason = first_line(error)
         raise CaptureError(
-            f"max:{printable(target)}: is not a folder, and is not available on the hub ({said:.200}); check the name"
+            f"max:{printable(target)}: is not a folder, and is not available on the hub ({reason:.200}); check the name"
         ) from error
 
 
@@ -106,9 +106,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _linked(folder: Path, config: Mapping[str, Any], settings: Settings, held: ExitStack) -> Checkpoint:
-    """The config is changed as it is for Hugging Face, so that an override means the same on both sides."""
-    linked = Path(held.enter_context(scratch_folder()))
+def _with_changed_config(folder: Path, config: Mapping[str, Any], settings: Settings, stack: ExitStack) -> Checkpoint:
+    """A folder of links with a changed config.
+
+    The config is changed as it is for Hugging Face, so that an override means the same on both sides.
+    """
+    linked = Path(stack.enter_context(scratch_folder()))
     for path in folder.resolve().iterdir():
         if path.name != CONFIG:
             (linked / path.name).symlink_to(path)

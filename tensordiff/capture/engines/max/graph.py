@@ -1,9 +1,9 @@
-"""Instrumenting a MAX graph: extra outputs for what happens inside it, extra inputs to replace values there.
+"""Instruments a MAX graph: extra outputs for values inside it, extra inputs to replace values there.
 
-While MAX builds a model's graph, the inputs and outputs of every layer become further outputs of the graph (``Tap``),
-and every input that depends on the run's inputs gets a switch (``InputSlot``): ``where(flag, given, own)``. Switches
-that are off change nothing, so one compilation serves the plain run and every injected one. Values within a branch, a
-loop or a subgraph cannot be reached from outside and are not recorded.
+While MAX builds a model's graph, the inputs and outputs of every layer become additional outputs of the graph
+(``Tap``), and every input that depends on the run's inputs gets a switch (``InputSlot``): ``where(flag, given, own)``.
+A switch that is off changes nothing, so one compilation serves the plain run and every injected one. Values inside a
+branch, a loop or a subgraph cannot be reached from outside and are not recorded.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tensordiff.dump.dtypes import Array
 
 @dataclass(frozen=True)
 class Tap:
-    """A value that the graph gives: where it stands, and which of the extra outputs it is."""
+    """A recorded value of the graph: where it is in the model, and which of the extra outputs it is."""
 
     site: GraphSite
     output: int
     is_number: bool = False
-    """Whether it is one constant number, as the number of a layer is."""
+    """Whether it is a single constant number, such as the number of a layer."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class GraphRecord:
     model_outputs: int = 0
     values: list[TensorValue] = field(default_factory=list)
     sums: dict[object, int] = field(default_factory=dict)
-    """By a term that the GPUs add up, which of the extra outputs is their sum."""
+    """For each term that the GPUs add up, which of the extra outputs is the sum."""
     _positions: dict[object, int] = field(default_factory=dict)
     _first: dict[object, GraphSite] = field(default_factory=dict)
     _live: dict[object, bool] = field(default_factory=dict)
@@ -59,73 +59,76 @@ class GraphRecord:
         return cls(graph, tuple(value.type for value in graph.inputs))
 
     def tap(self, site: GraphSite, value: TensorValue) -> None:
-        """Note a value. One that was noted before is given once, under both names; a constant has one name."""
-        if not patches.is_at_top(self.graph):
+        """Record a value.
+
+        A value that was recorded before is output once, under both names; a constant keeps one name.
+        """
+        if not patches.is_top_level(self.graph):
             return
-        key = patches.key_of(value)
+        key = patches.value_key(value)
         if key not in self._positions:
             self._positions[key] = len(self.values)
             self._first[key] = site
             self.values.append(value)
-        elif not self.follows_from_inputs(value):
+        elif not self.depends_on_inputs(value):
             return
-        is_number = not value.shape and not self.follows_from_inputs(value)
+        is_number = not value.shape and not self.depends_on_inputs(value)
         self.taps.append(Tap(site, self._positions[key], is_number))
 
-    def add_up(self, terms: Sequence[TensorValue], results: Sequence[TensorValue]) -> None:
-        """Note that GPUs add up terms, and what they get; it has been tapped."""
-        if results and (position := self._positions.get(patches.key_of(results[0]))) is not None:
-            self.sums |= {patches.key_of(term): position for term in terms}
+    def note_sum(self, terms: Sequence[TensorValue], results: Sequence[TensorValue]) -> None:
+        """Note that GPUs add up terms, and the result, which was recorded already."""
+        if results and (position := self._positions.get(patches.value_key(results[0]))) is not None:
+            self.sums |= {patches.value_key(term): position for term in terms}
 
-    def whole_of(self, tap: Tap) -> tuple[GraphSite, int]:
-        """What a tap is called and which output it is: of a term, the sum that the GPUs themselves computed."""
+    def merged_tap(self, tap: Tap) -> tuple[GraphSite, int]:
+        """The site and output of a tap. For a term, these are the sum that the GPUs themselves computed."""
         shard = tap.site.shard
         if shard is None or shard.role != "term":
             return tap.site, tap.output
-        position = self.sums.get(patches.key_of(self.values[tap.output]))
+        position = self.sums.get(patches.value_key(self.values[tap.output]))
         if position is None:
             return tap.site, tap.output
         return dataclasses.replace(tap.site, shard=dataclasses.replace(shard, role="copy")), position
 
-    def stand_in(self, site: GraphSite, kind: TensorType) -> TensorValue:
-        """A value from outside for one that is not computed; zeros, as nobody asks what it is."""
+    def placeholder_input(self, site: GraphSite, kind: TensorType) -> TensorValue:
+        """An input in place of a value that is not computed. It is fed zeros, because nothing depends on its value."""
         self.slots.append(InputSlot(site, kind.dtype, tuple(map(_size, kind.shape)), kind.device, has_flag=False))
         return patches.add_input(self.graph, kind)
 
-    def is_declared(self, value: TensorValue) -> bool:
+    def has_declared_shape(self, value: TensorValue) -> bool:
         """Whether the shape is known from the graph's inputs."""
         return all(_is_known(self.graph, size) for size in value.shape)
 
     def switch(self, site: GraphSite, value: TensorValue) -> TensorValue:
-        """The value, or what is given in its site when the graph is run."""
+        """The value, or what is given for its site when the graph is run."""
         if why := self._obstacle(value) or _obstacle_of(site):
-            self.fixed.append(FixedInput(site, why, is_constant=not self.follows_from_inputs(value)))
+            self.fixed.append(FixedInput(site, why, is_constant=not self.depends_on_inputs(value)))
             return value
         given = patches.add_input(self.graph, TensorType(value.dtype, value.shape, value.device))
         flag = patches.add_input(self.graph, TensorType(DType.bool, (), value.device))
         shape = tuple(map(_size, value.shape))
-        self.slots.append(InputSlot(site, value.dtype, shape, value.device, self._first.get(patches.key_of(value))))
+        self.slots.append(InputSlot(site, value.dtype, shape, value.device, self._first.get(patches.value_key(value))))
         return ops.where(flag, given, value)
 
-    def keep(self, site: GraphSite, found: object) -> None:
-        """Note an argument that is no tensor and stays the model's own: a cache, mostly."""
+    def note_fixed(self, site: GraphSite, found: object) -> None:
+        """Note an argument that is not a tensor and stays the model's own, usually a cache."""
         if isinstance(found, Tensor | BufferValue):
             self.fixed.append(FixedInput(site, "a buffer that layers write to, as a cache is"))
         elif found is not None and not isinstance(found, bool | int | float | str):
             self.fixed.append(FixedInput(site, f"a {type(found).__name__}, which is no tensor"))
 
-    def follows_from_inputs(self, value: TensorValue) -> bool:
-        """Whether the value depends on what the graph is run on."""
-        return patches.follows_from_inputs(value, self._live)
+    def depends_on_inputs(self, value: TensorValue) -> bool:
+        """Whether the value depends on the inputs of the run."""
+        return patches.depends_on_inputs(value, self._live)
 
     def _obstacle(self, value: TensorValue) -> str:
-        if not patches.is_at_top(self.graph):
+        if not patches.is_top_level(self.graph):
             return "it is computed inside a branch, a loop or a subgraph"
         if not value.dtype.is_float():
             return f"it holds {value.dtype.name}: positions, offsets or indices, not activations"
-        if not self.follows_from_inputs(value):
+        if not self.depends_on_inputs(value):
             return "it is a constant of the model, such as a table of frequencies"
-        if not self.is_declared(value):
+        if not self.has_declared_shape(value):
             return "its shape is computed inside the graph"
         return ""
 
@@ -137,7 +140,7 @@ def _obstacle_of(site: GraphSite) -> str:
 
 
 def _is_known(graph: Graph, size: Any) -> bool:
-    return isinstance(size, StaticDim) or (isinstance(size, SymbolicDim) and patches.declares(graph, size.name))
+    return isinstance(size, StaticDim) or (isinstance(size, SymbolicDim) and patches.has_dimension(graph, size.name))
 
 
 def _size(size: Any) -> int | str:
@@ -157,7 +160,7 @@ def tensors_in(port: str, found: Any) -> Iterator[tuple[str, TensorValue]]:
 
 
 def value_of(found: Any) -> TensorValue | None:
-    """The graph's value behind a tensor of either module system; None where it is none."""
+    """The graph value of a tensor of either module system; None if there is none."""
     if isinstance(found, TensorValue):
         return found
     if isinstance(found, Tensor) and not found.real and not found.is_distributed:
@@ -168,24 +171,24 @@ def value_of(found: Any) -> TensorValue | None:
 
 @dataclass
 class GraphRun:
-    """What one execution of a graph is given and gave."""
+    """The inputs that one execution of a graph is given, and the values it recorded."""
 
     given: SiteValues = field(default_factory=dict)
     seen: list[Array] = field(default_factory=list)
 
 
 class LayerRan(Exception):
-    """A graph of one layer has run; its model could make nothing of that."""
+    """A graph of one layer has run; its model cannot continue from that."""
 
 
 class InstrumentedModel:
-    """A compiled graph in whose site the model calls this: it adds the extra inputs, keeps the extra outputs."""
+    """A compiled graph that replaces the model's own: adds the extra inputs and keeps the extra outputs."""
 
     def __init__(self, model: Any, record: GraphRecord) -> None:
         self._model, self.record, self.run = model, record, GraphRun()
 
     def execute(self, *buffers: Any) -> list[Buffer]:
-        """What the model's own call would give."""
+        """Run the graph; returns what the model's own call would."""
         results = self._model.execute(*buffers, *self._extra(buffers))
         split = self.record.model_outputs
         self.run = GraphRun(self.run.given, [from_buffer(result) for result in results[split:]])
@@ -199,12 +202,15 @@ class InstrumentedModel:
         return getattr(self._model, name)
 
     def give(self, given: SiteValues) -> None:
-        """What the next execution is to be given; what the last one gave is forgotten."""
+        """Set what the next execution is given, and forget what the last one recorded."""
         self.run = GraphRun(given)
 
     def captured(self) -> Iterator[tuple[GraphSite, Array]]:
-        """What was noted, with the last run's values, in order; a constant number tells nothing of a run."""
-        wholes = (self.record.whole_of(tap) for tap in self.record.taps if not tap.is_number)
+        """The recorded values of the last run, in order.
+
+        Constant numbers are left out: they say nothing about a run.
+        """
+        wholes = (self.record.merged_tap(tap) for tap in self.record.taps if not tap.is_number)
         return ((site, self.run.seen[output]) for site, output in wholes)
 
     def _extra(self, buffers: Sequence[Any]) -> Iterator[Buffer]:
@@ -218,7 +224,7 @@ class InstrumentedModel:
 
 
 def sizes_of(kinds: Sequence[Any], buffers: Sequence[Any]) -> dict[str, int]:
-    """What each symbolic dimension stands for in this run."""
+    """The value of each symbolic dimension in this run."""
     return {
         dim.name: int(size)
         for kind, buffer in zip(kinds, buffers, strict=True)

@@ -1,7 +1,7 @@
-"""Running a compiled MAX model on the reference's inputs: what is given to which input, pass by pass.
+"""Runs a compiled MAX model on the reference's inputs: decides which input gets which value, pass by pass.
 
-A pass costs one run of the compiled graph and no compilation. Inputs of layers can be replaced, outputs cannot.
-Nothing here imports MAX.
+A pass costs one run of the compiled graph and no compilation. Inputs of layers can be replaced, outputs cannot. Nothing
+here imports MAX.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensordiff.capture.engines.max.shards import merged_site, shared_out, slots_by_whole
+from tensordiff.capture.engines.max.shards import merged_site, slots_by_input, split_by_shard
 from tensordiff.capture.engines.max.sites import GraphSite, InputSlot, ModelInputs, SiteValues, StepTensors
 from tensordiff.capture.events import Phase, Tell
 from tensordiff.capture.injection.injector import InjectionPort, Injector, plan_injection
@@ -21,7 +21,7 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import CallKey, EntryKey, MemoryTensor, Spec
 
 RunSteps = Callable[[Mapping[int, SiteValues]], Iterable[StepTensors]]
-"""Runs all steps on values by step; gives what was recorded in each."""
+"""Runs all steps with values by step; returns what was recorded in each."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class InjectedSteps:
 def run_injected(
     injection: Injection, plain: Sequence[StepTensors], inputs: ModelInputs, run: RunSteps, tell: Tell
 ) -> InjectedSteps:
-    """Run a model again, on the reference's inputs. ``plain`` is what it recorded on its own."""
+    """Run a model again on the reference's inputs. ``plain`` is what it recorded without injection."""
     entries = [entry for step, tensors in enumerate(plain) for entry in _entries(step, tensors)]
     aliases = _aliases(inputs.slots, range(len(plain)))
     injector = Injector(plan_injection(injection, entries, aliases, replaces_outputs=False))
@@ -49,7 +49,7 @@ def run_injected(
 
 
 def _ports(plain: Sequence[StepTensors], inputs: ModelInputs) -> dict[CallKey, dict[str, InjectionPort]]:
-    """The inputs of every call: those that were recorded, and those that are no tensors or cannot be given."""
+    """The inputs of every call: those that were recorded, and those that are not tensors or cannot be replaced."""
     fixed = {merged_site(each.site): each for each in inputs.fixed}
     slots = {merged_site(slot.site) for slot in inputs.slots if slot.site.port.startswith("input")}
     calls: dict[CallKey, dict[str, InjectionPort]] = {}
@@ -68,17 +68,17 @@ def _values(
     ports: Mapping[CallKey, Mapping[str, InjectionPort]],
     slots: Iterable[InputSlot],
 ) -> dict[int, dict[GraphSite, Array]]:
-    """What to give in a pass, by step."""
-    wholes = slots_by_whole(slots)
+    """The values to inject in a pass, by step."""
+    wholes = slots_by_input(slots)
     values: dict[int, dict[GraphSite, Array]] = {}
     for call, there in ports.items():
         for port, value in injector.inputs(injection_pass, call, there).items():
-            values.setdefault(call.step, {}).update(shared_out(wholes[call.layer, call.call, port], value))
+            values.setdefault(call.step, {}).update(split_by_shard(wholes[call.layer, call.call, port], value))
     return values
 
 
 def _merged(before: StepTensors, now: StepTensors, layers: frozenset[str]) -> StepTensors:
-    """The layers that a pass is for are taken from it; the order is that of execution, the same in all passes."""
+    """Take the layers that a pass covers from the new run. The execution order is the same in all passes."""
     pairs = zip(before, now, strict=True)
     return [new if new[0].layer in layers else old for old, new in pairs]
 
@@ -89,7 +89,7 @@ def _entries(step: int, tensors: StepTensors) -> Iterator[Entry]:
 
 
 def _aliases(slots: Iterable[InputSlot], steps: Iterable[int]) -> dict[EntryKey, EntryKey]:
-    """Inputs that are the very tensor which stood elsewhere before."""
+    """Inputs that are the same tensor as an earlier one."""
     numbers = list(steps)
     return {
         merged_site(slot.site).key(step): merged_site(slot.alias).key(step)

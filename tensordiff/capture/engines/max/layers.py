@@ -1,11 +1,11 @@
-"""Layers of a MAX model: their names, and every call of them while the graph is built.
+"""The layers of a MAX model: their names, and every call of them while the graph is built.
 
-A layer is named after the path of attributes that leads to it from ``model``; of several paths the shortest and first.
-A layer without a path is named after its class, numbered from the second on, as MAX's own print hooks do.
+A layer is named after the path of attributes that leads to it from ``model``; of several paths, the shortest, then the
+first. A layer without a path is named after its class and numbered from the second on, as MAX's print hooks do.
 
-MAX has two module systems. Layers of ``max.nn`` are plain classes with a ``__call__`` each; modules of
-``max.experimental.nn`` share one. Both are wrapped while the graph is built: a layer's arguments get switches (see
-``graph``) and are recorded before its own code runs, its results after.
+MAX has two module systems. Layers of ``max.nn`` are plain classes, each with its own ``__call__``; modules of
+``max.experimental.nn`` share one. Both are wrapped while the graph is built: before a layer's own code runs, its
+arguments get switches (see ``graph``) and are recorded; after it, its results are recorded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from tensordiff.dump.model import Origin
 
 
 class Names:
-    """Names of layers, by identity. Holds the layers, since an identity lives only as long as its object."""
+    """The names of layers, by identity.
+
+    Keeps the layers alive, because an id is unique only as long as its object lives.
+    """
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[Any, str]] = {}
@@ -40,7 +43,10 @@ class Names:
         self._unnamed: Counter[str] = Counter()
 
     def add_tree(self, root: Any) -> None:
-        """Name all layers under a root; those that have a name keep it. All shards of one are called as the first."""
+        """Name all layers under a root; layers that have a name keep it.
+
+        All shards of a layer get the name of the first.
+        """
         found = list(paths(root))
         by_name = {name: layer for layer, name in found}
         for layer, name in found:
@@ -51,11 +57,11 @@ class Names:
             self._names.setdefault(id(layer), (layer, name))
 
     def shard_of(self, layer: Any) -> LayerShard | None:
-        """Which GPU's share a layer is, where there are several."""
+        """Which GPU's shard a layer is, if there are several."""
         return self._shards.get(id(layer))
 
     def of(self, layer: Any) -> str:
-        """The layer's name, given now if it has none."""
+        """The layer's name; one without a name gets one now."""
         if (found := self._names.get(id(layer))) is None:
             found = self._names[id(layer)] = (layer, self._by_class(type(layer).__name__))
         return found[1]
@@ -70,7 +76,10 @@ class Names:
 
 
 def layer_shard(name: str, layers: Mapping[str, Any]) -> LayerShard | None:
-    """Which share of which layer a name means, among all layers by name; None where it is no share, or the only one."""
+    """Which shard of which layer a name means.
+
+    ``layers`` are all layers by name; None if it is no shard, or the only one.
+    """
     where = ShardPath.of(name)
     if where is None:
         return None
@@ -85,17 +94,19 @@ _MOST_GPUS = 64
 
 
 def _roles(top: Any, whole: Any, rest: str) -> tuple[Role, Role]:
-    """What a share takes and gives, by how MAX shards the layer that is shared out, and the one that it lies in."""
+    """How the inputs and outputs of a shard relate to the whole, from MAX's sharding of the sharded layer and of the
+    layer within it.
+    """
     if patches.is_replicated(top):
         return "copy", "copy"
-    split = patches.split_of(whole)
+    split = patches.weight_split(whole)
     if split == "rows":  # of the weights: each GPU has some of the outputs
         return "copy", "columns"
     if split == "columns":
         return "columns", "term"
     if split == "stacked":
         return "copy", "part"
-    # A part of a share that only holds some heads sees those alone.
+    # A module inside a shard that holds only some heads sees only those heads.
     return ("part", "part") if rest else ("copy", "term")
 
 
@@ -130,14 +141,17 @@ def _children(found: Any) -> Iterator[tuple[object, Any]]:
 
 
 def _attributes(layer: Layer) -> Iterator[tuple[object, Any]]:
-    """A private dict is a module's own bookkeeping, which would name every layer a second time."""
+    """The attributes of a layer.
+
+    A private dict is a module's own bookkeeping and would name every layer a second time.
+    """
     for key, value in vars(layer).items():
         if not (key.startswith("_") and isinstance(value, dict)):
             yield key, value
 
 
 class Listener:
-    """Notes all layers of all graphs that are built while it is installed."""
+    """Records all layers of all graphs that are built while it is installed."""
 
     def __init__(self) -> None:
         self.names = Names()
@@ -148,17 +162,17 @@ class Listener:
         self.active: list[Any] = []
         """The layers whose code is running, outermost first."""
 
-    def install(self, held: patches.Patches) -> None:
-        """Listen until the patches are taken back."""
+    def install(self, patched: patches.Patches) -> None:
+        """Record until the patches are removed."""
         for each in list(patches.layer_classes()):
-            held.put(each, "__call__", self._listening(each.__call__))
-        held.put(NewModule, "__call__", self._listening(NewModule.__call__))
-        held.put(Module, "load_state_dict", self._naming(Module.load_state_dict))
-        patches.on_stage(held, self.name)
-        patches.on_output(held, self._outputs)
-        patches.on_init(held, self._wire)
+            patched.put(each, "__call__", self._wrap_call(each.__call__))
+        patched.put(NewModule, "__call__", self._wrap_call(NewModule.__call__))
+        patched.put(Module, "load_state_dict", self._wrap_loading(Module.load_state_dict))
+        patches.on_stage(patched, self.name)
+        patches.on_output(patched, self._outputs)
+        patches.on_init(patched, self._instrument)
 
-    def _naming(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_loading(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def load_state_dict(root: Any, *args: Any, **kwargs: Any) -> Any:
             result = plain(root, *args, **kwargs)
             self.name(root)
@@ -171,45 +185,45 @@ class Listener:
         self.names.add_tree(root)
         self.roots.append(root)
 
-    def _listening(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_call(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         shape = inspect.signature(plain)
 
         @wraps(plain)
         def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            # A class that calls its base's __call__ is one call of one layer.
-            if (self.active and self.active[-1] is layer) or (record := self._book()) is None:
+            # A class that calls its base's __call__ is still one call of one layer.
+            if (self.active and self.active[-1] is layer) or (record := self._current_record()) is None:
                 return plain(layer, *args, **kwargs)
             bound = shape.bind(layer, *args, **kwargs)
-            return self._noted(record, plain, layer, bound.args[1:], bound.kwargs)
+            return self._record_call(record, plain, layer, bound.args[1:], bound.kwargs)
 
         return call
 
-    def _noted(
+    def _record_call(
         self, record: GraphRecord, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         name, shard = self.names.of(layer), self.names.shard_of(layer)
         key = record.graph.name, name, shard.number if shard is not None else 0
         self._calls[key] += 1
         at = LayerCall(record, name, self._calls[key], origin_of(type(layer)), shard)
-        return self.called(at, plain, layer, args, kwargs)
+        return self.trace_call(at, plain, layer, args, kwargs)
 
-    def called(
+    def trace_call(
         self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """One call of a layer: its arguments switched and noted, its own code, its results noted."""
-        self.built_so_far(at.record)
-        given = [at.given(f"input_{number}", each) for number, each in enumerate(args)]
-        named = {key: at.given(f"input_{key}", each) for key, each in kwargs.items()}
-        self.begins_anew(at.record)
+        """Run one call of a layer: switch and record its arguments, run its own code, record its results."""
+        self.note_operations(at.record)
+        given = [at.switched_input(f"input_{number}", each) for number, each in enumerate(args)]
+        named = {key: at.switched_input(f"input_{key}", each) for key, each in kwargs.items()}
+        self.skip_operations(at.record)
         self.active.append(layer)
         try:
             result = plain(layer, *given, **named)
-            self.built_so_far(at.record)
+            self.note_operations(at.record)
         finally:
             self.active.pop()
-        at.gave(result)
-        if patches.adds_up(layer):
-            at.record.add_up(values_in(args[0]), values_in(result))
+        at.record_outputs(result)
+        if patches.is_allreduce(layer):
+            at.record.note_sum(values_in(args[0]), values_in(result))
         return result
 
     def inputs(self) -> ModelInputs:
@@ -220,15 +234,15 @@ class Listener:
         )
 
     def before_compiling(self, graph: Any) -> None:
-        """A graph was built, and is about to be compiled."""
+        """Called when a graph was built and is about to be compiled."""
 
-    def built_so_far(self, record: GraphRecord) -> None:
-        """What the innermost running layer has built since the last time belongs to it."""
+    def note_operations(self, record: GraphRecord) -> None:
+        """Called when the operations built since the last call belong to the innermost running layer."""
 
-    def begins_anew(self, record: GraphRecord) -> None:
-        """What was built since the last time is ours and nobody's."""
+    def skip_operations(self, record: GraphRecord) -> None:
+        """Called when the operations built since the last call are tensordiff's own and belong to no layer."""
 
-    def _book(self) -> GraphRecord | None:
+    def _current_record(self) -> GraphRecord | None:
         try:
             graph = Graph.current
         except LookupError:
@@ -236,7 +250,7 @@ class Listener:
         record = self.records.get(graph.name)
         if record is None:
             record = self.records[graph.name] = GraphRecord.of(graph)
-        # A subgraph's values are out of reach.
+        # The values of a subgraph cannot be reached.
         return record if record.graph is graph else None
 
     def _outputs(self, graph: Graph, own: Sequence[Any]) -> Sequence[Any]:
@@ -246,11 +260,11 @@ class Listener:
         return self.outputs(record, own)
 
     def outputs(self, record: GraphRecord, own: Sequence[Any]) -> Sequence[Any]:
-        """What a graph is to give: what its model gives, and what was noted."""
+        """The outputs of a graph: those of its model, and the recorded values."""
         record.model_outputs = len(own)
         return [*own, *record.values]
 
-    def _wire(self, name: str, model: Any) -> Any:
+    def _instrument(self, name: str, model: Any) -> Any:
         if (record := self.records.get(name)) is None:
             return model
         self.instrumented.append(InstrumentedModel(model, record))
@@ -267,22 +281,22 @@ class LayerCall:
 
     @property
     def key(self) -> tuple[str, str, int, int]:
-        """What tells it from other calls: graph, layer, share and number."""
+        """Identifies the call: graph, layer, shard and number."""
         return self.record.graph.name, self.layer, self.shard.number if self.shard is not None else 0, self.call
 
-    def given(self, port: str, found: Any) -> Any:
-        """The argument as the layer is to see it: with a switch for each tensor that can have one."""
+    def switched_input(self, port: str, found: Any) -> Any:
+        """The argument as the layer is to see it, with a switch for each tensor that can have one."""
         if is_spread(found):
             role: Role = "term" if self._origin.module_class == "Allreduce" else "copy"
-            return [self._given(self._spread(port, k, len(found), role), each) for k, each in enumerate(found)]
+            return [self._switched(self._spread(port, k, len(found), role), each) for k, each in enumerate(found)]
         if isinstance(found, list) and any(value_of(each) is not None for each in found):
             ports = [port] if len(found) == 1 else [f"{port}_{number}" for number in range(len(found))]
-            return [self.given(name, each) for name, each in zip(ports, found, strict=True)]
-        return self._given(self.site(port), found)
+            return [self.switched_input(name, each) for name, each in zip(ports, found, strict=True)]
+        return self._switched(self.site(port), found)
 
-    def _given(self, site: GraphSite, found: Any) -> Any:
+    def _switched(self, site: GraphSite, found: Any) -> Any:
         if (value := value_of(found)) is None:
-            self.record.keep(site, found)
+            self.record.note_fixed(site, found)
             return found
         switched = self.record.switch(site, value)
         self.record.tap(site, switched)
@@ -290,8 +304,8 @@ class LayerCall:
             return found
         return Tensor.from_graph_value(switched) if isinstance(found, Tensor) else switched
 
-    def gave(self, result: Any) -> None:
-        """Note what the layer gave."""
+    def record_outputs(self, result: Any) -> None:
+        """Record the layer's results."""
         if is_spread(result):
             for number, value in enumerate(values_in(result)):
                 self.record.tap(self._spread("output_0", number, len(result), "copy"), value)
@@ -300,7 +314,7 @@ class LayerCall:
             self.record.tap(self.site(port), value)
 
     def site(self, port: str) -> GraphSite:
-        """A tensor of this call in the graph."""
+        """The site of one of this call's tensors in the graph."""
         shard = None if self.shard is None else self.shard.of_port(port)
         return GraphSite(self.layer, port, self.call, self._origin, shard)
 
@@ -309,7 +323,7 @@ class LayerCall:
 
 
 def values_in(found: Any) -> list[Any]:
-    """The graph's values in a list of tensors."""
+    """The graph values in a list of tensors."""
     return [value for each in found if (value := value_of(each)) is not None]
 
 
@@ -322,7 +336,7 @@ def is_spread(found: Any) -> bool:
 
 
 def origin_of(kind: type[Any]) -> Origin:
-    """A class of layers, and where its code is."""
+    """The class of a layer, and where its code is."""
     call = inspect.unwrap(kind.forward if issubclass(kind, NewModule) else kind.__call__)
     try:
         file, line = inspect.getfile(call), inspect.getsourcelines(call)[1]

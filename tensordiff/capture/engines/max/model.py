@@ -1,7 +1,7 @@
 """One MAX model for as long as a capture needs it: patched, compiled, run step by step, and unpatched.
 
-Which patches a model needs (an encoding that MAX bans on the CPU, a model written for several devices) is decided here;
-how they are made is in ``patches``.
+Decides which patches a model needs (for an encoding that MAX bans on the CPU, or a model written for several devices);
+the patches themselves are in ``patches``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REASON = re.compile(r"constraint failed: ([^\n]+)")
 
 
 class CompiledModel:
-    """A compiled model whose layers are noted and can be given inputs. One ``with`` block."""
+    """A compiled model whose layers are recorded and can be given inputs. Use it in one ``with`` block."""
 
     def __init__(self, options: ModelOptions, tell: Tell, listener: Listener | None = None) -> None:
         self.options, self._tell = options, tell
@@ -42,7 +42,7 @@ class CompiledModel:
         self._held = ExitStack()
         self.merger = Merger()
         self.weights: dict[str, Any] = {}
-        """What the graphs were given, by name, where it is to be written."""
+        """The weights that the graphs were given, by name, if they are to be written."""
 
     def __enter__(self) -> CompiledModel:
         with ExitStack() as held:
@@ -66,7 +66,7 @@ class CompiledModel:
 
     @property
     def instrumented(self) -> Sequence[InstrumentedModel]:
-        """The graphs that layers were noted in."""
+        """The graphs in which layers were recorded."""
         return self.listener.instrumented
 
     def steps(
@@ -76,18 +76,18 @@ class CompiledModel:
         following: Sequence[int] = (),
         given: Mapping[int, SiteValues] | None = None,
     ) -> Iterator[StepTensors]:
-        """Run; gives all that was noted in each step. ``given`` is what to put in, by step."""
+        """Run; yields everything that was recorded in each step. ``given`` are the values to inject, by step."""
         given = given or {}
         self._give(given.get(0, {}))
         try:
             for step in self.pipeline.steps(ids, count, following):
-                yield self._noted()
+                yield self._step_tensors()
                 self._give(given.get(step + 1, {}))
         except LayerRan:
-            yield self._noted()
+            yield self._step_tensors()
 
-    def _noted(self) -> StepTensors:
-        """All that was noted; what is spread over GPUs is put together."""
+    def _step_tensors(self) -> StepTensors:
+        """Everything recorded in this step; tensors spread over GPUs are merged."""
         return self.merger.step([noted for each in self.instrumented if each.run.seen for noted in each.captured()])
 
     def _give(self, given: SiteValues) -> None:
@@ -96,53 +96,58 @@ class CompiledModel:
 
 
 def patch_max(patched: patches.Patches, options: ModelOptions) -> None:
-    """Make MAX build what it would refuse here, though it can, and nothing that nobody looks at."""
+    """Make MAX build what it would refuse although it can run it, and skip what no capture needs."""
     patches.without_log_probabilities(patched)
     patches.allow_encoding(patched, options.encoding)
     if all(device == DeviceSpec.cpu() for device in options.devices):
         patches.collectives_on_cpu(patched)
     if options.is_short:
-        patches.leave_weights_over(patched)
+        patches.ignore_extra_weights(patched)
     if options.encoding == "float32":
         patches.norms_in_float32(patched, "max.pipelines.architectures.gemma3")
 
 
-def encoding(asked: str | None, found: Checkpoint) -> str:
+def encoding(dtype: str | None, checkpoint: Checkpoint) -> str:
     """MAX's name for the type to compute in."""
-    name = asked or found.dtype
+    name = dtype or checkpoint.dtype
     if name not in ENCODINGS:
         raise CaptureError(f"--dtype {printable(name)}: MAX is run in one of {', '.join(ENCODINGS)}")
     return name
 
 
-def task(found: Checkpoint) -> PipelineTask:
+def task(checkpoint: Checkpoint) -> PipelineTask:
     """What MAX does with such a model: generate text, or embed it."""
     known = {each.name: each.task for each in PIPELINE_REGISTRY.all_architectures()}
-    named = found.architecture
+    named = checkpoint.architecture
     tasks = [known[name] for name in (named, f"{named}_Legacy", f"{named}_ModuleV3") if name in known]
     if not tasks:
         near = ", ".join(sorted(name for name in known if name[:3].lower() == named[:3].lower())[:6]) or "none alike"
-        raise CaptureError(f"{printable(found.folder)}: MAX {patches.version()} has no {named}; it has {near}")
+        raise CaptureError(f"{printable(checkpoint.folder)}: MAX {patches.version()} has no {named}; it has {near}")
     if tasks[0] not in (PipelineTask.TEXT_GENERATION, PipelineTask.EMBEDDINGS_GENERATION):
-        raise CaptureError(f"{printable(found.folder)}: {named} does {tasks[0].value}, which cannot be captured yet")
+        raise CaptureError(
+            f"{printable(checkpoint.folder)}: {named} does {tasks[0].value}, which cannot be captured yet"
+        )
     return tasks[0]
 
 
 @contextmanager
 def compiling(options: ModelOptions) -> Iterator[None]:
-    """MAX says only that it failed; what it failed at stands far down in the cause."""
+    """Turn a failed compilation into one sentence.
+
+    MAX's error says only that it failed; the reason is deep in its cause.
+    """
     try:
         yield
     except RuntimeError as error:
-        found = _REASON.findall(str(error.__cause__))
-        if not found:
+        reasons = _REASON.findall(str(error.__cause__))
+        if not reasons:
             raise
-        raise CaptureError(f"{printable(options.folder)}: MAX could not compile it: {printable(found[0])}") from error
+        raise CaptureError(f"{printable(options.folder)}: MAX could not compile it: {printable(reasons[0])}") from error
 
 
 @contextmanager
 def ticking(tell: Tell) -> Iterator[None]:
-    """Tell how long it has taken so far, every second."""
+    """Report every second how long it has taken so far."""
     over, began = threading.Event(), time.monotonic()
 
     def tick() -> None:

@@ -1,9 +1,9 @@
 """Inside a layer: the results of the operations that its code adds to the graph, in order.
 
-No operation is patched and no model is edited: whatever was added to the graph between two calls of layers was added by
-the layer whose code is running. Operations are named ``layer/op_03_matmul``, with the class and source of the innermost
+No operation is patched and no model is edited: an operation that was added between two calls of layers was added by the
+layer whose code is running. Operations are named ``layer/op_03_matmul``, with the class and source of the innermost
 layer. Results that do not depend on the run's inputs, such as a transposed weight, are left out. With these outputs it
-is another graph to MAX, which compiles it again.
+is a different graph to MAX, which compiles it again.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from tensordiff.capture.process.layers import find_layer
 
 
 class OpsListener(Listener):
-    """Notes the operations of one layer, and of the layers in it, beside what all layers take and give."""
+    """Records the operations of one layer and of the layers in it, besides the inputs and outputs of all layers."""
 
-    def __init__(self, asked: str) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
-        self._asked, self.layer = asked, ""
+        self._wanted_name, self.layer = name, ""
         self._running = 0
         self._numbers: Counter[int] = Counter()
         self._last: dict[str, Any] = {}
 
     def name(self, root: Any) -> None:
-        """Name the layers, and find the one that was asked for."""
+        """Name the layers, and find the requested one."""
         super().name(root)
-        self.layer = find_layer(self._asked, self.names.layers())
+        self.layer = find_layer(self._wanted_name, self.names.layers())
 
-    def called(
+    def trace_call(
         self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Know when the layer's code runs, and for which time."""
+        """Note while the layer's code runs, and in which call."""
         if at.layer != self.layer:
-            return super().called(at, plain, layer, args, kwargs)
+            return super().trace_call(at, plain, layer, args, kwargs)
         self._running = at.call
         try:
-            return super().called(at, plain, layer, args, kwargs)
+            return super().trace_call(at, plain, layer, args, kwargs)
         finally:
             self._running = 0
 
-    def built_so_far(self, record: GraphRecord) -> None:
-        """Note what was built."""
+    def note_operations(self, record: GraphRecord) -> None:
+        """Record the new operations."""
         for operation in self._new(record):
             self._note(record, operation)
 
-    def begins_anew(self, record: GraphRecord) -> None:
-        """Forget what was built."""
+    def skip_operations(self, record: GraphRecord) -> None:
+        """Ignore the new operations."""
         self._new(record)
 
     def _new(self, record: GraphRecord) -> list[Any]:
@@ -65,7 +65,7 @@ class OpsListener(Listener):
         innermost = self.active[-1] if self.active else None
         if not self._running or innermost is None or not is_within(self.names.of(innermost), self.layer):
             return
-        results = [each for each in patches.results_of(operation) if record.follows_from_inputs(each)]
+        results = [each for each in patches.results_of(operation) if record.depends_on_inputs(each)]
         if not results:
             return
         number = self._numbers[self._running]
@@ -77,5 +77,5 @@ class OpsListener(Listener):
 
 
 def is_within(layer: str, other: str) -> bool:
-    """Whether a layer is another or lies in it."""
+    """Whether a layer is another layer or inside it."""
     return layer == other or layer.startswith(f"{other}.")

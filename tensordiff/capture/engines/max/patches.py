@@ -1,7 +1,7 @@
-"""Everything that reaches into MAX's private parts, and nothing else.
+"""All access to MAX's private interfaces.
 
-The rest of this folder uses MAX's internals through these functions, so that a new version of MAX can be met by reading
-one file. ``Patches`` replaces attributes of MAX and restores them when its block is left, by whatever way.
+The rest of this folder uses MAX's internals only through these functions, so that only this file must be checked for a
+new version of MAX. ``Patches`` replaces attributes of MAX and restores them when its block ends, however it ends.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from max.pipelines.modeling import config_enums
 from tensordiff.errors import CaptureError
 
 KNOWN = ("26.7",)
-"""Versions of MAX (major.minor) in which all of this was seen to work."""
+"""Versions of MAX (major.minor) with which all of this was tested."""
 _LOG_PROBABILITIES = "ragged_logprobs"
 
 
 def version() -> str:
-    """The version of MAX that is installed."""
+    """The installed version of MAX."""
     return importlib.metadata.version("max")
 
 
 def check_version() -> None:
-    """Refuse a MAX whose privates we do not know, before it crashes on us."""
+    """Refuse a version of MAX whose internals are unknown, before it crashes."""
     found = version()
     if found.rsplit(".", 1)[0] not in KNOWN:
         known = ", ".join(f"{one}.*" for one in KNOWN)
@@ -48,7 +48,7 @@ class Patches(ExitStack):
     """Replacements that last as long as the ``with`` block."""
 
     def put(self, owner: Any, name: str, new: Any) -> Any:
-        """Set an attribute, and give back what was there."""
+        """Set an attribute; returns its previous value."""
         missing = object()
         held = vars(owner).get(name, missing)
         old = getattr(owner, name, None)
@@ -70,35 +70,35 @@ class Patches(ExitStack):
 
 
 def add_input(graph: Graph, kind: TensorType) -> TensorValue:
-    """A new input of a graph that is being built. Inputs the model knows of stay where they are."""
-    _ = graph.inputs  # computed once and kept: the model goes on seeing only its own
+    """Add an input to a graph that is being built. The inputs that the model knows keep their places."""
+    _ = graph.inputs  # computed once and cached: the model keeps seeing only its own
     with _location() as place:
         Block._from_cmlir(graph._graph_body).add_argument(kind.to_mlir(), place)
     return Value.from_mlir(_Value._from_cmlir(graph._graph_body.arguments[-1])).tensor
 
 
-def count_inputs_anew(graph: Graph) -> None:
-    """Let ``Graph.output`` name all inputs: the compiler crashes where the names are fewer."""
+def refresh_inputs(graph: Graph) -> None:
+    """Make ``Graph.output`` name all inputs: the compiler crashes if there are fewer names than inputs."""
     graph.__dict__.pop("inputs", None)
 
 
-def is_at_top(graph: Graph) -> bool:
-    """Whether operations now go into the graph itself and not into a branch or a loop's body."""
+def is_top_level(graph: Graph) -> bool:
+    """Whether operations are now added to the graph itself, not to a branch or the body of a loop."""
     return bool(graph._current_block == graph._graph_body)
 
 
-def declares(graph: Graph, name: str) -> bool:
+def has_dimension(graph: Graph, name: str) -> bool:
     """Whether a symbolic dimension is one of the graph's inputs'."""
     return name in graph._params
 
 
-def key_of(value: TensorValue) -> object:
-    """What two handles of the same value share."""
+def value_key(value: TensorValue) -> object:
+    """A key that is equal for two handles of the same value."""
     return value._mlir_value
 
 
-def follows_from_inputs(value: TensorValue, known: dict[object, bool]) -> bool:
-    """Whether a value depends on what the graph is run on. Weights and tables of frequencies do not."""
+def depends_on_inputs(value: TensorValue, known: dict[object, bool]) -> bool:
+    """Whether a value depends on the inputs of the run. Weights and tables of frequencies do not."""
     waiting = [value._mlir_value]
     while waiting:
         one = waiting[-1]
@@ -116,7 +116,7 @@ def follows_from_inputs(value: TensorValue, known: dict[object, bool]) -> bool:
 
 
 def operations_after(graph: Graph, last: Any) -> list[Any]:
-    """The operations that stand behind one in a graph, in order; all where there is none."""
+    """The operations of a graph after ``last``, in order; all of them if ``last`` is None."""
     found: list[Any] = []
     for each in reversed(list(graph._graph_body.operations)):
         if last is not None and each == last:
@@ -126,7 +126,7 @@ def operations_after(graph: Graph, last: Any) -> list[Any]:
 
 
 def operation_name(operation: Any) -> str:
-    """``matmul`` of ``rmo.matmul``; a custom operation is called by its kernel."""
+    """The name of an operation: ``matmul`` for ``rmo.matmul``; the kernel's name for a custom operation."""
     name = str(operation.operation.name)
     if name == "mo.custom" and "symbol" in operation.attributes:
         return str(operation.attributes["symbol"]).strip('"')
@@ -134,25 +134,27 @@ def operation_name(operation: Any) -> str:
 
 
 def results_of(operation: Any) -> list[TensorValue]:
-    """The tensors that an operation gives."""
+    """The tensors that an operation returns."""
     found = (Value.from_mlir(_Value._from_cmlir(each)) for each in operation.results)
     return [each for each in found if isinstance(each, TensorValue)]
 
 
 def on_output(patches: Patches, outputs: Callable[[Graph, Sequence[Any]], Sequence[Any]]) -> None:
-    """Let a finished graph give other than its model asked for."""
+    """Let ``outputs`` change the outputs of a finished graph."""
     plain = Graph.output
 
     def output(self: Graph, *own: Any) -> None:
         given = outputs(self, own)
-        count_inputs_anew(self)
+        refresh_inputs(self)
         plain(self, *given)
 
     patches.put(Graph, "output", output)
 
 
 def on_stage(patches: Patches, before: Callable[[Any], None]) -> None:
-    """Hear of a module of the new system before it is traced, and keep its parts from sharing one traced body."""
+    """Call ``before`` with a module of the new system before it is traced, and keep its layers from sharing one traced
+    body.
+    """
     plain = compilation.stage
 
     def stage(function: Any, **kwargs: Any) -> Any:
@@ -165,7 +167,7 @@ def on_stage(patches: Patches, before: Callable[[Any], None]) -> None:
 
 
 def on_init(patches: Patches, wrap: Callable[[str, Any], Any]) -> None:
-    """Let compiled graphs be handed out in a wrapper of ours. The one door through which all models come."""
+    """Wrap compiled graphs when they are handed out; all models pass through this function."""
     plain = InferenceSession.init_all
 
     def init_all(self: InferenceSession, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -175,7 +177,7 @@ def on_init(patches: Patches, wrap: Callable[[str, Any], Any]) -> None:
 
 
 def on_weights(patches: Patches, keep: Callable[[Mapping[str, Any]], None]) -> None:
-    """Be shown the weights that graphs are given, as MAX's own loading made them."""
+    """Call ``keep`` with the weights that graphs are given, as MAX's own loading made them."""
     plain = InferenceSession.init_all
 
     def init_all(self: InferenceSession, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -188,7 +190,7 @@ def on_weights(patches: Patches, keep: Callable[[Mapping[str, Any]], None]) -> N
 
 
 def on_compile(patches: Patches, before: Callable[[Any], None]) -> None:
-    """Hear of a compilation before it begins."""
+    """Call ``before`` before a compilation begins."""
     plain = InferenceSession.compile_reusing_mefs
 
     def compile_reusing_mefs(self: InferenceSession, model: Any, **kwargs: Any) -> Any:
@@ -199,7 +201,7 @@ def on_compile(patches: Patches, before: Callable[[Any], None]) -> None:
 
 
 def layer_classes() -> Iterator[type[Layer]]:
-    """Every class of layers that has a call of its own."""
+    """Every class of layers that has a ``__call__`` of its own."""
     waiting, seen = [Layer], set[type[Layer]]()
     while waiting:
         for each in waiting.pop().__subclasses__():
@@ -211,15 +213,15 @@ def layer_classes() -> Iterator[type[Layer]]:
 
 
 def is_replicated(layer: Any) -> bool:
-    """Whether each device has all of a layer."""
+    """Whether each device has the whole layer."""
     strategy = _strategy(layer)
     return strategy is not None and bool(strategy.is_replicate)
 
 
-def split_of(layer: Any) -> str | None:
-    """Whether the rows or the columns of a layer's weights are shared out; None where it is neither, or not told.
+def weight_split(layer: Any) -> str | None:
+    """Whether the rows or the columns of a layer's weights are sharded; None if neither, or unknown.
 
-    ``stacked`` are the rows of several matrices in one: a device has some of each.
+    ``stacked`` means the rows of several matrices in one: a device has some of each.
     """
     strategy = _strategy(layer)
     if strategy is None:
@@ -238,20 +240,20 @@ def _strategy(layer: Any) -> Any:
         return None
 
 
-def adds_up(layer: Any) -> bool:
-    """Whether a layer adds up what several devices have."""
+def is_allreduce(layer: Any) -> bool:
+    """Whether a layer adds up the values of several devices."""
     return isinstance(layer, Allreduce)
 
 
 def allow_encoding(patches: Patches, encoding: str) -> None:
-    """Lift the configuration's ban of an encoding on the CPU: the kernels are there."""
+    """Lift the configuration's ban of an encoding on the CPU, for which kernels exist."""
     patches.put_item(config_enums._SUPPORTED_DEVICES, encoding, ("cpu", "gpu"))
     for architecture in PIPELINE_REGISTRY.all_architectures():
         patches.put_member(architecture.supported_encodings, encoding)
 
 
 def without_log_probabilities(patches: Patches) -> None:
-    """Do not compile what a server answers with beside the tokens: nobody asks a capture for it."""
+    """Skip compiling the log probabilities that a server returns besides tokens: a capture does not need them."""
     plain = InferenceSession.load
 
     def load(self: InferenceSession, model: Any, **kwargs: Any) -> Any:
@@ -260,8 +262,8 @@ def without_log_probabilities(patches: Patches) -> None:
     patches.put(InferenceSession, "load", load)
 
 
-def leave_weights_over(patches: Patches) -> None:
-    """Let a model take what it needs of a checkpoint that has more, as one of fewer layers does."""
+def ignore_extra_weights(patches: Patches) -> None:
+    """Let a model ignore weights of its checkpoint that it has no layer for, as with fewer layers."""
     plain = Module.load_state_dict
 
     def load_state_dict(self: Module, state_dict: Mapping[str, Any], **kwargs: Any) -> Any:
@@ -272,13 +274,13 @@ def leave_weights_over(patches: Patches) -> None:
 
 
 def collectives_on_cpu(patches: Patches) -> None:
-    """Let models written for several devices run on one CPU: a sum over one device is its one term."""
+    """Let models written for several devices run on one CPU: a sum over one device is its only term."""
     patches.put(Signals, "NUM_BYTES", 1024)
     patches.put(Signals, "_init_lamport_region", staticmethod(lambda _: None))
     patches.put(Signals, "__init__", _signals_of_any_device)
     patches.put(Allreduce, "__init__", _allreduce_of_no_accelerators)
-    patches.put(ops.allreduce, "sum", _one_is_itself(ops.allreduce.sum))
-    patches.put(ops, "distributed_broadcast", _one_is_enough(ops.distributed_broadcast))
+    patches.put(ops.allreduce, "sum", _sum_of_one(ops.allreduce.sum))
+    patches.put(ops, "distributed_broadcast", _broadcast_to_one(ops.distributed_broadcast))
 
 
 def _signals_of_any_device(self: Signals, devices: Iterable[Any]) -> None:
@@ -290,7 +292,7 @@ def _allreduce_of_no_accelerators(self: Allreduce, num_accelerators: int) -> Non
     self.devices = []
 
 
-def _one_is_itself(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _sum_of_one(plain: Callable[..., Any]) -> Callable[..., Any]:
     def sum_of(inputs: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
         given = list(inputs)
         return given if len(given) == 1 else plain(given, *args, **kwargs)
@@ -298,7 +300,7 @@ def _one_is_itself(plain: Callable[..., Any]) -> Callable[..., Any]:
     return sum_of
 
 
-def _one_is_enough(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _broadcast_to_one(plain: Callable[..., Any]) -> Callable[..., Any]:
     def broadcast(value: Any, signals: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
         given = list(signals)
         return [value] if len(given) == 1 else plain(value, given, *args, **kwargs)
@@ -307,7 +309,7 @@ def _one_is_enough(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Float32Instead:
-    """Stands where a module wrote ``DType.bfloat16`` and means "the model's type"."""
+    """Replaces ``DType`` in modules that wrote ``DType.bfloat16`` and meant "the model's type"."""
 
     bfloat16 = DType.float32
 
@@ -316,7 +318,7 @@ class _Float32Instead:
 
 
 def norms_in_float32(patches: Patches, package: str) -> None:
-    """Let an architecture whose norms are written down as bfloat16 (Gemma 3) run in float32."""
+    """Let an architecture run in float32 whose norms are hard-coded as bfloat16 (Gemma 3)."""
     for name, module in list(sys.modules.items()):
         if name.startswith(f"{package}.") and getattr(module, "DType", None) is DType:
             patches.put(module, "DType", _Float32Instead())

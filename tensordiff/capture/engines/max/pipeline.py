@@ -1,7 +1,8 @@
 """A compiled MAX pipeline on its devices, run token by token without server, sampler or command line.
 
-``Pipeline`` owns its inference session and its cache, asks for the logits of all positions, and never lets MAX share
-one traced body between layers, since each layer must be told apart. Which devices ``--device`` means is decided here.
+``Pipeline`` owns its inference session and its cache and asks for the logits of all positions. It never lets MAX share
+one traced body between layers, because each layer must be told apart. The meaning of ``--device`` for MAX is decided
+here.
 """
 
 from __future__ import annotations
@@ -23,33 +24,33 @@ from max.pipelines.lib import PipelineArgs, PipelineConfig
 from max.pipelines.lib.pipeline_runtime_config import PipelineRuntimeConfig
 from max.pipelines.modeling.types import PipelineTask, RequestID
 
-from tensordiff.capture.devices import check_numbers, parse_device
+from tensordiff.capture.devices import check_gpu_numbers, parse_device
 from tensordiff.capture.engines.max.buffers import from_buffer
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import CaptureError, printable
 
 
-def devices(asked: str) -> tuple[DeviceSpec, ...]:
-    """What ``--device`` means to MAX; ``device_map=auto`` is all GPUs there are."""
-    choice, there = parse_device(asked), accelerator_count()
-    if choice.kind == "cpu" or (choice.kind in ("auto", "map") and not there):
+def devices(text: str) -> tuple[DeviceSpec, ...]:
+    """The devices that ``--device`` means to MAX; ``device_map=auto`` means all GPUs."""
+    choice, count = parse_device(text), accelerator_count()
+    if choice.kind == "cpu" or (choice.kind in ("auto", "map") and not count):
         return (DeviceSpec.cpu(),)
-    check_numbers(asked, choice, there)
+    check_gpu_numbers(text, choice, count)
     if choice.kind in ("cuda", "mps") and accelerator_api() not in _APIS[choice.kind]:
         raise CaptureError(
-            f"--device {printable(asked)}: the GPUs that MAX finds here are reached by {accelerator_api()}; "
+            f"--device {printable(text)}: the GPUs that MAX finds here are reached by {accelerator_api()}; "
             "give gpu, or gpu:1"
         )
-    wanted = range(there) if choice.kind == "map" else choice.numbers or (0,)
+    wanted = range(count) if choice.kind == "map" else choice.numbers or (0,)
     return tuple(DeviceSpec.accelerator(each) for each in wanted)
 
 
 _APIS = {"cuda": ("cuda", "hip"), "mps": ("metal",)}
-"""MAX's names for what torch calls so; torch calls AMD's GPUs cuda, too."""
+"""MAX's names for what torch calls cuda and mps; torch calls AMD's GPUs cuda, too."""
 
 
 _CACHE_BYTES = 64 << 20
-"""Room for the keys and values of one short prompt, where MAX planned none."""
+"""Memory for the keys and values of one short prompt, if MAX planned none."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Pipeline:
         self.model = self._model()
         self.cache = self._cache()
         self.chosen: tuple[int, ...] = ()
-        """What the steps of the last run went on with."""
+        """The tokens that the steps of the last run continued with."""
 
     def _model(self) -> Any:
         files = self.config.model.resolved_weight_paths()
@@ -115,9 +116,9 @@ class Pipeline:
         )
 
     def steps(self, ids: Sequence[int], count: int, following: Sequence[int] = ()) -> Iterator[int]:
-        """Run the prompt and then one token a step; gives the number of each step that has run.
+        """Run the prompt and then one token a step; yields the number of each step after it ran.
 
-        The next token is the one that ``following`` says, else the likeliest.
+        The next token is taken from ``following``; after its end it is the most likely one.
         """
         context = TextContext(
             request_id=RequestID(), max_length=self._length, tokens=TokenBuffer(np.asarray(ids, dtype=np.int64))
@@ -147,7 +148,8 @@ class Pipeline:
 
 
 def _args(options: ModelOptions) -> PipelineArgs:
-    # One prompt: on a GPU MAX plans for 512 (max/pipelines/lib/memory_estimation.py), and takes the cache for all.
+    # One prompt: on a GPU MAX plans for 512 (max/pipelines/lib/memory_estimation.py), and allocates the cache for all
+    # of them.
     runtime = PipelineRuntimeConfig(max_batch_size=1, prefer_module_v3=options.new_modules)
     return PipelineArgs(
         model_path=str(options.folder),

@@ -1,10 +1,10 @@
-"""Tensors that MAX spreads over several GPUs, put together again.
+"""Merges tensors that MAX shards over several GPUs.
 
-A model on ``gpu:0,1`` has each tensor on both: as copies (what goes into a layer, norms, sums), as terms of a sum (what
-a layer gives of its share of the weights, before the GPUs add up), or as columns. A shard is never compared with a
-whole tensor. Here the whole is made of what all shards hold, and a whole that is injected is taken apart again. What
-cannot be put together (queries, keys and values of some heads) is written shard by shard, under names that pair with
-nothing. Nothing here imports MAX.
+A model on ``gpu:0,1`` has each tensor on both GPUs: as copies (inputs of layers, norms, sums), as terms of a sum (what
+a layer computes from its shard of the weights, before the GPUs add up), or as columns. A shard is never compared with a
+whole tensor. Here the shards are merged, and a whole tensor that is injected is split again. Shards that cannot be
+merged (queries, keys and values of some heads) are written one by one, under names that pair with nothing. Nothing here
+imports MAX.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _LIST = re.compile(r"^(?P<list>.*?\.(?:\w+_shards|list_of_attentions|distributed
 
 @dataclass(frozen=True)
 class LayerShard:
-    """A layer that is one GPU's share of another."""
+    """A layer that is one GPU's shard of another."""
 
     number: int
     count: int
     path: str
-    """The list that holds all shards, or what one of them lies in."""
+    """The list that holds all shards; a shard may also be inside one of its items."""
     inputs: Role
     outputs: Role
 
     def of_port(self, port: str) -> Shard:
-        """What a tensor of the layer is."""
+        """The shard that a tensor of the layer is."""
         return Shard(self.number, self.count, self.inputs if port.startswith("input") else self.outputs, self.path)
 
 
 @dataclass(frozen=True)
 class ShardPath:
-    """The name of a layer, taken apart at the list of shards in it."""
+    """The name of a layer, split at the list of shards in it."""
 
     path: str
     number: int
@@ -48,25 +48,25 @@ class ShardPath:
 
     @classmethod
     def of(cls, name: str) -> ShardPath | None:
-        """From a name; None where no list of shards is in it."""
+        """Split a name; None if it contains no list of shards."""
         found = _LIST.match(name)
         return None if found is None else cls(found["list"], int(found["number"]), name[found.end() :])
 
     @property
     def whole(self) -> str:
-        """The layer before it was shared out: ``mlp`` of ``mlp_shards.1``."""
+        """The name of the layer before sharding: ``mlp`` for ``mlp_shards.1``."""
         if self.path.endswith("_shards"):
             return self.path.removesuffix("_shards") + self.rest
         return self.path.rpartition(".")[0] + self.rest
 
     @property
     def first(self) -> str:
-        """The same layer on the first GPU, which all are called after."""
+        """The name of the same layer on the first GPU, which all shards are named after."""
         return f"{self.path}.0{self.rest}"
 
 
 def merged_site(site: GraphSite) -> GraphSite:
-    """What a tensor is called once shards are put together; of one that cannot be, what it is called by itself."""
+    """The site of a tensor once shards are merged; a shard that cannot be merged gets a site of its own."""
     shard = site.shard
     if shard is None:
         return site
@@ -78,20 +78,20 @@ def merged_site(site: GraphSite) -> GraphSite:
 
 @dataclass
 class Merger:
-    """Puts the tensors of steps together, and notes copies that differ."""
+    """Merges the tensors of steps, and notes copies that differ."""
 
     differing: dict[str, float] = field(default_factory=dict)
-    """By name, how far the copies of a tensor are apart: they should not be."""
+    """How far the copies of a tensor differ, by its name; they should not."""
 
     def step(self, tensors: StepTensors) -> StepTensors:
-        """The tensors of a step, in order, each whole."""
+        """The tensors of a step, in order, each merged."""
         groups: defaultdict[GraphSite, list[tuple[Shard | None, Array]]] = defaultdict(list)
         for site, array in tensors:
             groups[merged_site(site)].append((site.shard, array))
         return [(site, self._whole(site, parts)) for site, parts in groups.items()]
 
     def notes(self) -> list[str]:
-        """What a person should know, as sentences."""
+        """Notes for the user."""
         if not self.differing:
             return []
         name, error = max(self.differing.items(), key=lambda item: item[1])
@@ -123,8 +123,8 @@ def _difference(one: Array, other: Array) -> float:
     return float(np.linalg.norm((b - a)[~same])) / size if not same.all() else 0.0
 
 
-def shared_out(slots: Iterable[InputSlot], value: Array) -> Iterator[tuple[GraphSite, Array]]:
-    """A value for the switches of all shards: to each a copy, or its columns."""
+def split_by_shard(slots: Iterable[InputSlot], value: Array) -> Iterator[tuple[GraphSite, Array]]:
+    """Split a value among the switches of all shards: each gets a copy, or its columns."""
     begin = 0
     for slot in sorted(slots, key=lambda slot: slot.site.shard.number if slot.site.shard else 0):
         if slot.site.shard is None or slot.site.shard.role != "columns":
@@ -135,8 +135,8 @@ def shared_out(slots: Iterable[InputSlot], value: Array) -> Iterator[tuple[Graph
         begin = end
 
 
-def slots_by_whole(slots: Iterable[InputSlot]) -> Mapping[tuple[str, int, str], list[InputSlot]]:
-    """The switches of each whole input: one, or one for each shard."""
+def slots_by_input(slots: Iterable[InputSlot]) -> Mapping[tuple[str, int, str], list[InputSlot]]:
+    """The switches of each input: one, or one for each shard."""
     found: defaultdict[tuple[str, int, str], list[InputSlot]] = defaultdict(list)
     for slot in slots:
         site = merged_site(slot.site)

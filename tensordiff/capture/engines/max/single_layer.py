@@ -1,9 +1,9 @@
 """One layer alone: a graph of just that layer, its weights, and the inputs of a reference.
 
-The model's own code is traced twice. The first time only the types of what each layer gives are taken. The second time
-every layer that neither contains the wanted one nor lies within it gives a placeholder of that type instead of running,
-and the graph's outputs are those of the wanted layer; the compiler drops the rest. Whatever the layer takes beside
-tensors (a cache, offsets, frequencies) reaches it as in the whole model.
+The model's own code is traced twice. The first time, only the types of each layer's results are recorded. The second
+time, every layer that neither contains the wanted one nor is inside it returns a placeholder of that type instead of
+running, and the graph's outputs are those of the wanted layer; the compiler drops the rest. Arguments that are not
+tensors (a cache, offsets, frequencies) reach the layer as in the whole model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tensordiff.capture.process.layers import find_layer
 from tensordiff.errors import CaptureError, printable
 
 Call = tuple[str, str, int, int]
-"""Graph, layer, share of it and call."""
+"""Graph, layer, shard and number of a call."""
 
 
 class TracingDone(Exception):
@@ -32,22 +32,22 @@ class TracingDone(Exception):
 
 
 class TypeListener(Listener):
-    """Traces a model and learns what its layers give."""
+    """Traces a model and records the types of its layers' results."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.given: dict[Call, Any] = {}
+        self.output_types: dict[Call, Any] = {}
 
-    def called(
+    def trace_call(
         self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Learn what a call gives."""
-        result = super().called(at, plain, layer, args, kwargs)
-        self.given[at.key] = outline(at.record, result)
+        """Record the types of a call's result."""
+        result = super().trace_call(at, plain, layer, args, kwargs)
+        self.output_types[at.key] = outline(at.record, result)
         return result
 
     def before_compiling(self, graph: Any) -> None:
-        """End where the model's own graph would be compiled."""
+        """Stop where the model's own graph would be compiled."""
         if getattr(graph, "name", None) in self.records:
             raise TracingDone
 
@@ -55,22 +55,26 @@ class TypeListener(Listener):
 class SingleLayerListener(Listener):
     """Builds the graph of one layer."""
 
-    def __init__(self, asked: str, look: TypeListener) -> None:
+    def __init__(self, name: str, types: TypeListener) -> None:
         super().__init__()
-        self._look, self.layer = look, find_layer(asked, look.names.layers())
+        self._types, self.layer = types, find_layer(name, types.names.layers())
 
-    def called(
+    def trace_call(
         self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Run the wanted layer and what is in it; what holds it runs unseen; the rest is a placeholder."""
+        """Run the wanted layer and what is in it; run the layers around it unrecorded; replace all others by
+        placeholders.
+        """
         if is_within(at.layer, self.layer):
-            return super().called(at, plain, layer, args, kwargs)
-        given = self._look.given.get(at.key, MISSING)
+            return super().trace_call(at, plain, layer, args, kwargs)
+        given = self._types.output_types.get(at.key, MISSING)
         if is_within(self.layer, at.layer) or given is MISSING:
-            return self._unseen(plain, layer, args, kwargs)
+            return self._run_unrecorded(plain, layer, args, kwargs)
         return placeholder(at.record, at, given)
 
-    def _unseen(self, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _run_unrecorded(
+        self, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         self.active.append(layer)
         try:
             return plain(layer, *args, **kwargs)
@@ -78,28 +82,28 @@ class SingleLayerListener(Listener):
             self.active.pop()
 
     def outputs(self, record: GraphRecord, own: Sequence[Any]) -> Sequence[Any]:
-        """Only what was noted."""
+        """The recorded values only."""
         record.model_outputs = 0
         return record.values if record.values else own
 
 
-def single_layer_model(options: ModelOptions, asked: str, tell: Tell) -> CompiledModel:
-    """An engine, not yet entered, that will run one layer of a model and nothing else."""
-    look = TypeListener()
+def single_layer_model(options: ModelOptions, name: str, tell: Tell) -> CompiledModel:
+    """A model, not yet entered, that runs one layer and nothing else."""
+    types = TypeListener()
     try:
-        with CompiledModel(options, tell, look):
+        with CompiledModel(options, tell, types):
             raise CaptureError(f"{printable(options.folder)}: MAX built no graph with layers in it")
     except TracingDone:
-        return CompiledModel(options, tell, SingleLayerListener(asked, look))
+        return CompiledModel(options, tell, SingleLayerListener(name, types))
 
 
 MISSING = object()
 
 
 def outline(record: GraphRecord, result: Any) -> Any:
-    """A result with types in the place of values; ``MISSING`` where a placeholder cannot stand for it."""
+    """A result with types in place of values; ``MISSING`` if a placeholder cannot replace it."""
     if (value := value_of(result)) is not None:
-        if not record.is_declared(value):
+        if not record.has_declared_shape(value):
             return MISSING
         kind = TensorType(value.dtype, value.shape, value.device)
         return (Tensor, kind) if isinstance(result, Tensor) else kind
@@ -112,11 +116,11 @@ def outline(record: GraphRecord, result: Any) -> Any:
 
 
 def placeholder(record: GraphRecord, at: LayerCall, given: Any) -> Any:
-    """Values of the types that an outline says."""
+    """Graph inputs with the types of an outline."""
     if isinstance(given, TensorType):
-        return record.stand_in(at.site("output"), given)
+        return record.placeholder_input(at.site("output"), given)
     if isinstance(given, tuple) and len(given) == 2 and given[0] is Tensor:
-        return Tensor.from_graph_value(record.stand_in(at.site("output"), given[1]))
+        return Tensor.from_graph_value(record.placeholder_input(at.site("output"), given[1]))
     if isinstance(given, list | tuple):
         return type(given)(placeholder(record, at, each) for each in given)
     return given

@@ -1,6 +1,6 @@
 """Values in the graph of a MAX model: which inputs of layers can be given from outside, and which cannot.
 
-Nothing here imports MAX: what is decided on these records can be tested where it is not installed.
+Nothing here imports MAX, so decisions on these records can be tested without it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import CallKey, EntryKey, Origin
 
 Role = Literal["copy", "term", "columns", "part"]
-"""What one GPU's share of a tensor is to the whole: the same, a term of a sum, columns, or what cannot be told."""
+"""How one GPU's shard relates to the whole tensor: a copy, a term of a sum, columns, or a part that cannot
+be merged.
+"""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Which GPU's share of a tensor a value is."""
+    """Which GPU's shard of a tensor a value is."""
 
     number: int
     count: int
     role: Role
     path: str = ""
-    """Of a layer's share, the list of shards it lies in; see ``shards``."""
+    """For a shard of a layer, the list of shards it is in; see ``shards``."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,14 @@ class GraphSite:
     origin: Origin = field(default=Origin(), compare=False)
     """The class of the layer, and where its code is."""
     shard: Shard | None = None
-    """Where the tensor is spread over GPUs; layer and port are then those of the first."""
+    """Set if the tensor is sharded over GPUs; layer and port are then those of the first shard."""
 
     def call_key(self, step: int) -> CallKey:
         """The call in a step of a run."""
         return CallKey(self.layer, step, self.call)
 
     def key(self, step: int) -> EntryKey:
-        """The entry that the value is in a step of a run."""
+        """The entry that holds the value in a step of a run."""
         return entry_key(self.call_key(step), self.port)
 
 
@@ -58,9 +60,9 @@ class InputSlot:
     shape: tuple[int | str, ...]
     device: Any
     alias: GraphSite | None = None
-    """Where the value that the model itself would take stood first: another layer's output, mostly."""
+    """Where the model's own value appeared first, usually as another layer's output."""
     has_flag: bool = True
-    """Whether the graph has a value of its own beside the given one."""
+    """Whether the graph also has a value of its own for this input."""
 
 
 @dataclass(frozen=True)
@@ -84,4 +86,4 @@ class ModelInputs:
 SiteValues = Mapping[GraphSite, Array]
 """Values to run a graph on, by the input that takes them."""
 StepTensors = Sequence[tuple[GraphSite, Array]]
-"""What was recorded in one step, in execution order."""
+"""The tensors recorded in one step, in execution order."""

@@ -1,4 +1,4 @@
-"""Arrays of MLX as numpy's and back, and finding them among the arguments and results of a module."""
+"""Converts arrays of MLX to numpy's and back, and finds them in the arguments and results of a module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def to_numpy(array: mx.array) -> Array:
-    """A copy, computed now: MLX is lazy, and may give the memory to another array later."""
+    """A copy, computed now: MLX is lazy and may reuse the memory for another array later."""
     mx.eval(array)
     if array.dtype == mx.bfloat16:
         return np.array(array.view(mx.uint16)).view(_BFLOAT16)
@@ -23,14 +23,14 @@ def to_numpy(array: mx.array) -> Array:
 
 
 def to_mlx(array: Array) -> mx.array:
-    """An array of MLX with these values, of the same type."""
+    """An MLX array with the same values and type."""
     if array.dtype == _BFLOAT16:
         return mx.array(np.ascontiguousarray(array).view(np.uint16)).view(mx.bfloat16)
     return mx.array(array)
 
 
 def find_arrays(value: Any, port: str) -> Iterator[tuple[str, mx.array]]:
-    """The arrays in what a module takes or gives, by port: ``output``, or ``output_1`` of a tuple."""
+    """The arrays in a module's arguments or result, by port: ``output``, or ``output_1`` in a tuple."""
     if isinstance(value, mx.array):
         yield port, value
     elif isinstance(value, tuple | list):
@@ -42,7 +42,7 @@ def find_arrays(value: Any, port: str) -> Iterator[tuple[str, mx.array]]:
 
 
 def replace_arrays(value: Any, port: str, new: Mapping[str, mx.array]) -> Any:
-    """The same, with other arrays at some ports."""
+    """The same value, with other arrays at some ports."""
     if isinstance(value, mx.array):
         return new.get(port, value)
     if isinstance(value, tuple | list):

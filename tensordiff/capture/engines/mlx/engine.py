@@ -1,4 +1,4 @@
-"""``mlx:PATH_OR_ID``: a model of mlx-lm, from a folder in the layout of Hugging Face or one that mlx-lm converted."""
+"""``mlx:PATH_OR_ID``: a model of mlx-lm, from a folder in Hugging Face's layout or one that mlx-lm converted."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from tensordiff.capture.devices import parse_device
 from tensordiff.capture.engines.hf.tokenizer import tokenizer
 from tensordiff.capture.engines.mlx.model import MlxModel
 from tensordiff.capture.events import Done, Note, Phase, Tell
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import REPLAY, Job
 from tensordiff.capture.process.eager import run_eagerly
-from tensordiff.capture.process.replay import REPLAY
-from tensordiff.capture.process.tokens import tokens
-from tensordiff.capture.settings import Settings, unfit_config
+from tensordiff.capture.process.tokens import choose_tokens
+from tensordiff.capture.settings import Settings, config_hint
 from tensordiff.dump import open_dump
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, on_one_line, printable
 
 _HASHED = 4096  # bytes of each weight
 _PER_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers")
@@ -43,34 +42,33 @@ def run(job: Job, tell: Tell) -> Done:
     tell(Phase("loading", job.source.target))
     folder = _folder(job.source.target, settings)
     model, config = _load(folder, settings)
-    dump = str(job.more["dump"]) if job.task == REPLAY else settings.inject.dump if settings.inject else None
     encode = tokenizer(folder, trust_remote_code=settings.trust_remote_code)
-    asked = tokens(settings, open_dump(Path(dump)) if dump is not None else None, encode)
-    for note in asked.notes:
+    tokens = choose_tokens(settings, open_dump(Path(job.reference)) if job.reference is not None else None, encode)
+    for note in tokens.notes:
         tell(Note(note))
-    said = {
+    facts = {
         "device": device, "dtype": _dtype_of(model), "config_overrides": dict(settings.config),
         "model": {"class": type(model).__name__, "type": config.get("model_type"), "layers": _count(config)},
         "weights_hash": _weights_hash(model),
     }  # fmt: skip
-    return run_eagerly(MlxModel(model, asked, 1 if job.task == REPLAY else settings.steps, said), job, tell)
+    return run_eagerly(MlxModel(model, tokens, 1 if job.task == REPLAY else settings.steps, facts), job, tell)
 
 
-def _device(asked: str) -> str:
-    choice = parse_device(asked)
+def _device(text: str) -> str:
+    choice = parse_device(text)
     if choice.kind == "map" or choice.number or len(choice.numbers) > 1:
-        raise CaptureError(f"--device {printable(asked)}: MLX is run on one device; leave it out, or give cpu or gpu")
+        raise CaptureError(f"--device {printable(text)}: MLX is run on one device; leave it out, or give cpu or gpu")
     kinds = {"mps": mx.metal.is_available(), "cuda": hasattr(mx, "cuda") and mx.cuda.is_available()}
     has_gpu = any(kinds.values())
     if choice.is_gpu and not kinds.get(choice.kind, has_gpu):
-        raise CaptureError(f"--device {asked}: this MLX has no such GPU; leave it out")
+        raise CaptureError(f"--device {text}: this MLX has no such GPU; leave it out")
     is_gpu = has_gpu and choice.kind != "cpu"
     mx.set_default_device(mx.gpu if is_gpu else mx.cpu)
     return "gpu" if is_gpu else "cpu"
 
 
 def _folder(target: str, settings: Settings) -> Path:
-    """The folder of a checkpoint; from the hub, where the target is an id."""
+    """The folder of a checkpoint; downloaded from the hub if the target is an id."""
     folder = Path(target).expanduser()
     if folder.is_dir():
         return folder
@@ -78,15 +76,16 @@ def _folder(target: str, settings: Settings) -> Path:
 
     try:
         return Path(snapshot_download(target, revision=settings.revision))
-    except Exception as error:  # the hub raises whatever comes its way
-        said = printable(" ".join(str(error).split()))
+    except Exception as error:  # the hub may raise any exception
+        reason = on_one_line(error)
         raise CaptureError(
-            f"mlx:{printable(target)}: is not a folder, nor available on the hub ({type(error).__name__}: {said:.200})"
+            f"mlx:{printable(target)}: is not a folder, nor available on the hub "
+            f"({type(error).__name__}: {reason:.200})"
         ) from error
 
 
 def _load(folder: Path, settings: Settings) -> tuple[nn.Module, dict[str, Any]]:
-    """Load a model as the settings say; what mlx-lm says becomes one sentence."""
+    """Load a model as the settings say; turns errors of mlx-lm into one sentence."""
     mx.random.seed(settings.seed)
     config = _config(folder, settings)
     is_short = settings.num_hidden_layers is not None
@@ -96,13 +95,13 @@ def _load(folder: Path, settings: Settings) -> tuple[nn.Module, dict[str, Any]]:
             model, loaded = load_model(
                 folder, strict=not is_short, model_config=config, trust_remote_code=settings.trust_remote_code
             )
-    except SystemExit as error:  # where a model wants another package, mlx-lm prints that and ends
+    except SystemExit as error:  # for a model that needs another package, mlx-lm prints that and exits
         said = printable(" ".join(heard.getvalue().split()))
         raise CaptureError(f"mlx:{printable(folder)}: mlx-lm does not run it: {said or 'it ended':.400}") from error
-    except Exception as error:  # mlx-lm raises whatever comes its way
-        said, way_out = printable(" ".join(str(error).split())), _way_out(error, settings)
+    except Exception as error:  # mlx-lm may raise any exception
+        reason, way_out = on_one_line(error), _way_out(error, settings)
         raise CaptureError(
-            f"mlx:{printable(folder)}: mlx-lm could not load it ({type(error).__name__}: {said:.400}); {way_out}"
+            f"mlx:{printable(folder)}: mlx-lm could not load it ({type(error).__name__}: {reason:.400}); {way_out}"
         ) from error
     model.eval()
     if settings.dtype is not None:
@@ -117,7 +116,7 @@ def _load(folder: Path, settings: Settings) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _way_out(error: Exception, settings: Settings) -> str:
-    """What to try when mlx-lm does not load a model: its classes want keys that not every config.json has."""
+    """What to try when mlx-lm does not load a model: its classes need keys that not every config.json has."""
     said = str(error)
     keys = re.findall(r"'(\w+)'", said) if "required positional argument" in said else []
     if keys:
@@ -125,14 +124,14 @@ def _way_out(error: Exception, settings: Settings) -> str:
     if said.startswith("Model type") and "not supported" in said:
         return "mlx-lm has no class for it, so it cannot be run here; vllm: runs most embedders"
     if settings.config:
-        return unfit_config(settings.config)
+        return config_hint(settings.config)
     if "parameters not in model" in said or "Missing" in said:
         return "its weights have other names than mlx-lm's class expects; try it with mlx_lm.generate first"
     return "give a folder with config.json and model.safetensors"
 
 
 def _config(folder: Path, settings: Settings) -> dict[str, Any]:
-    """What the settings change of the config: whole values at its first level."""
+    """The parts of the config that the settings change, as whole values of its first level."""
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -154,7 +153,7 @@ def _config(folder: Path, settings: Settings) -> dict[str, Any]:
 
 
 def _read_keys(config: dict[str, Any]) -> list[str]:
-    """The keys that mlx-lm's model reads of a config: any other would be dropped in silence."""
+    """The config keys that mlx-lm's model reads; any other key would be dropped silently."""
     classes = inspect.signature(load_model).parameters["get_model_classes"].default
     return sorted(field.name for field in dataclasses.fields(classes(config=config)[1]))
 
@@ -215,7 +214,7 @@ def _dtype_of(model: nn.Module) -> str:
 
 
 def _weights_hash(model: nn.Module) -> str:
-    """Of the names, and the beginning of every weight."""
+    """A hash of the names, and the beginning of every weight."""
     digest = hashlib.sha256()
     for name, weight in sorted(_weights(model)):
         digest.update(f"{name} {weight.shape} {weight.dtype}".encode())

@@ -1,10 +1,11 @@
 """A model of mlx-lm, watched call by call.
 
-MLX has no hooks. So the class of every module is replaced by a subclass of itself whose ``__call__`` is watched; all
-else of it stays. A module that several others share is one module, and is named after the first that holds it.
+MLX has no hooks. So the class of every module is replaced by a subclass with a watched ``__call__``; everything else
+stays the same. A module that several others share is one module, named after the first that holds it.
 
-mlx-lm's Gemmas scale what their embedding gives, where transformers scales it within: ``embed_tokens`` is shown scaled.
-A model without a head of its own multiplies with its embedding, by ``as_linear``: that is shown as ``lm_head``.
+mlx-lm's Gemmas scale the result of their embedding, which transformers scales inside it: ``embed_tokens`` is reported
+scaled. A model without a head of its own multiplies with its embedding, by ``as_linear``: that is reported as
+``lm_head``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from tensordiff.capture.engines.mlx.arrays import find_arrays, replace_arrays, to_mlx, to_numpy
 from tensordiff.capture.process.eager import Watch
 from tensordiff.capture.process.layers import ROOT
-from tensordiff.capture.process.tokens import Tokens, refuse_outside
+from tensordiff.capture.process.tokens import Tokens, refuse_out_of_range
 from tensordiff.capture.quantization import quantization_facts
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Origin
@@ -33,7 +34,7 @@ from tensordiff.weights.quantization import Quantization
 _ROOT_INPUT, _ROOT_OUTPUT = "input_input_ids", "output_logits"
 _HEAD, _AS_HEAD = f"{ROOT}.lm_head", "as_linear"
 _POSITIONS = ("wpe", "position_embeddings", "embed_positions")
-"""How tables of positions are called; all others are of tokens."""
+"""Names of tables of positions; all other tables are of tokens."""
 _SCALING = {
     "mlx_lm.models.gemma": lambda width: width**0.5,
     "mlx_lm.models.gemma2": lambda width: width**0.5,
@@ -76,39 +77,39 @@ class WatchedModules:
         def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self.watch is None:
                 return call(module, *args, **kwargs)
-            args, kwargs = _seen_inputs(self.watch, layer, origin, args, kwargs)
+            args, kwargs = _watch_inputs(self.watch, layer, origin, args, kwargs)
             _refuse_rows_outside(layer, module, args)
             given = call(module, *args, **kwargs)
             if factor is None:
-                return _seen_outputs(self.watch, layer, given)
+                return _watch_outputs(self.watch, layer, given)
             scaled = given * factor
-            seen = _seen_outputs(self.watch, layer, scaled)
+            seen = _watch_outputs(self.watch, layer, scaled)
             return given if seen is scaled else seen / factor
 
         return watched
 
 
 def _refuse_rows_outside(layer: str, module: nn.Module, args: Sequence[Any]) -> None:
-    """MLX reads whatever lies in memory where a table has no such row."""
+    """Refuse rows that a table does not have: MLX would read whatever is in memory there."""
     is_table = isinstance(module, nn.Embedding | nn.QuantizedEmbedding) and args and isinstance(args[0], mx.array)
     if is_table and mx.issubdtype(args[0].dtype, mx.integer):
         what = "position" if layer.endswith(_POSITIONS) else "token"
-        refuse_outside(args[0].reshape(-1).tolist(), module.weight.shape[0], what)
+        refuse_out_of_range(args[0].reshape(-1).tolist(), module.weight.shape[0], what)
 
 
 def _factor(module: nn.Module) -> float | None:
-    """What the model multiplies the rows of its embedding with; None where it does not."""
+    """The factor that the model multiplies its embedding with; None if there is none."""
     scaling = _SCALING.get(type(module).__module__)
     return scaling(module.args.hidden_size) if scaling is not None and hasattr(module, "embed_tokens") else None
 
 
-def _seen_inputs(
+def _watch_inputs(
     watch: Watch, layer: str, origin: Origin, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
     ports = {port: array for number, value in enumerate(args) for port, array in find_arrays(value, f"input_{number}")}
     for name, value in kwargs.items():
         ports |= dict(find_arrays(value, f"input_{name}"))
-    new = _see(
+    new = _show(
         lambda arrays: watch.inputs(layer, arrays, origin), ports, {"input_0": _ROOT_INPUT} if layer == ROOT else {}
     )
     if not new:
@@ -119,16 +120,16 @@ def _seen_inputs(
     )
 
 
-def _seen_outputs(watch: Watch, layer: str, given: Any) -> Any:
+def _watch_outputs(watch: Watch, layer: str, given: Any) -> Any:
     ports = dict(find_arrays(given, "output"))
-    new = _see(lambda arrays: watch.outputs(layer, arrays), ports, {"output": _ROOT_OUTPUT} if layer == ROOT else {})
+    new = _show(lambda arrays: watch.outputs(layer, arrays), ports, {"output": _ROOT_OUTPUT} if layer == ROOT else {})
     return replace_arrays(given, "output", new) if new else given
 
 
-def _see(
+def _show(
     see: Callable[[dict[str, Array]], dict[str, Array]], ports: Mapping[str, mx.array], renamed: Mapping[str, str]
 ) -> dict[str, mx.array]:
-    """Show arrays to a watch; those that it replaces, by port."""
+    """Show arrays to a watch; returns those that it replaces, by port."""
     own = {renamed.get(port, port): to_numpy(array) for port, array in ports.items()}
     given = see(own)
     back = {renamed.get(port, port): port for port in ports}
@@ -144,12 +145,12 @@ def _origin(kind: type) -> Origin:
 
 
 class MlxModel:
-    """A loaded model and the tokens that it is run on; several runs give the same numbers."""
+    """A loaded model and the tokens it is run on; every run gives the same numbers."""
 
     framework = "mlx"
 
-    def __init__(self, model: nn.Module, tokens: Tokens, steps: int, said: Mapping[str, Any]) -> None:
-        self._model, self._tokens, self._steps, self._said = model, tokens, steps, said
+    def __init__(self, model: nn.Module, tokens: Tokens, steps: int, run_facts: Mapping[str, Any]) -> None:
+        self._model, self._tokens, self._steps, self._run_facts = model, tokens, steps, run_facts
         self.modules = WatchedModules(model)
         self.following = list(tokens.following)
 
@@ -158,7 +159,7 @@ class MlxModel:
         return list(self.modules.names)
 
     def run(self, watch: Watch) -> None:
-        """Run all steps from the beginning. The first run settles the tokens of later steps."""
+        """Run all steps from the beginning. The first run fixes the tokens of later steps."""
         cache, ids = make_prompt_cache(self._model), self._tokens.ids
         try:
             for step in range(self._steps):
@@ -182,16 +183,16 @@ class MlxModel:
         return self.following[step]
 
     def facts(self) -> Mapping[str, Any]:
-        """What the manifest says of the run."""
+        """The facts of the run for the manifest."""
         versions = {name: version(name) for name in ("mlx", "mlx-lm")} | {"python": platform.python_version()}
         return {
             "versions": versions, "prompt": self._tokens.prompt, "token_ids": list(self._tokens.ids),
-            "decode_token_ids": self.following[: self._steps - 1], "flags": {}, **self._said,
+            "decode_token_ids": self.following[: self._steps - 1], "flags": {}, **self._run_facts,
             **self._quantization(),
         }  # fmt: skip
 
     def parameters(self) -> Iterator[tuple[str, Array]]:
-        """What the model holds; quantized weights as what they stand for."""
+        """The model's parameters; quantized weights are dequantized."""
         quantized = dict(self._quantized())
         for name, array in tree_flatten(self._model.parameters()):
             stem, _, kind = name.rpartition(".")

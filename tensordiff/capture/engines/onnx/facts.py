@@ -1,4 +1,4 @@
-"""What an ONNX run says of itself: versions, who exported the model, flags that change numbers, a hash of weights."""
+"""Facts of an ONNX run: versions, who exported the model, flags that change numbers, a hash of the weights."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.numpy_helper import to_array
 
+from tensordiff.capture.devices import card_model, driver_version
 from tensordiff.capture.engines.onnx.layers import Call
 from tensordiff.capture.engines.onnx.model import Model, external, is_outside
 from tensordiff.capture.engines.onnx.session import CUDA, GraphRunner
-from tensordiff.capture.process.nvidia import card_model, driver_version
 
-_HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
+_HASHED = 1 << 20  # bytes of weights that are hashed whole; of more, the beginning of each
 
 
 def versions() -> dict[str, str]:
-    """Of everything that may change a number."""
+    """The versions of everything that may change a number."""
     return {"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__, "python": platform.python_version()}
 
 
 def flags(runner: GraphRunner, *, is_optimized: bool) -> dict[str, Any]:
-    """What else decides on numbers."""
+    """The flags that may change a number."""
     return {
         "providers": [name for name, _ in runner.placed.providers],
         "provider_options": {name: dict(said) for name, said in runner.placed.providers if said},
@@ -39,9 +39,9 @@ def flags(runner: GraphRunner, *, is_optimized: bool) -> dict[str, Any]:
 
 
 def _tf32(runner: GraphRunner) -> dict[str, bool]:
-    """Whether float32 may be computed in TF32: onnxruntime's CUDA provider does so unless it is told not to.
+    """Whether float32 may be computed in TF32: onnxruntime's CUDA provider does so unless told otherwise.
 
-    Read in its documentation ("use_tf32: 1 by default"); there is no CUDA provider where this is tested.
+    Taken from its documentation ("use_tf32: 1 by default"); the tests run on machines without a CUDA provider.
     """
     said = next((options for name, options in runner.placed.providers if name == CUDA), None)
     if said is None:
@@ -51,10 +51,10 @@ def _tf32(runner: GraphRunner) -> dict[str, bool]:
 
 
 def about_gpu(runner: GraphRunner) -> dict[str, Any]:
-    """The card that a graph ran on, as far as that is known, its driver and CUDA; empty on the CPU.
+    """The card that a graph ran on, as far as it is known, its driver and CUDA; empty on the CPU.
 
-    onnxruntime tells nothing of cards. ``cuda_version`` of its packages for GPUs was read in its
-    capi/onnxruntime_validation.py; there is no such package where this is tested.
+    onnxruntime reports no cards. ``cuda_version`` of its GPU packages is used as its capi/onnxruntime_validation.py
+    does; the tests run on machines without such a package.
     """
     if runner.placed.device == "cpu":
         return {}
@@ -87,7 +87,7 @@ def dtype_of(model: Model) -> str:
 
 
 def weights_hash(model: Model) -> str:
-    """One hash of all weights; of large ones, of the first part of each, and it says so."""
+    """One hash of all weights. Of large ones only the first part of each is hashed, and the hash says so."""
     weights = sorted(model.weights, key=lambda each: each.name)
     total = sum(map(_nbytes, weights))
     most = None if total <= _HASHED else max(_HASHED // max(len(weights), 1), 1 << 12)
@@ -104,7 +104,7 @@ def _nbytes(weight: TensorProto) -> int:
 
 
 def _some_bytes(model: Model, weight: TensorProto, most: int | None) -> bytes:
-    """The beginning of a weight's bytes, or all; what lies in another file is not read further than that."""
+    """The first ``most`` bytes of a weight, or all. Weights in another file are not read any further."""
     if is_outside(weight):
         place = external(weight)
         length = int(place["length"]) if "length" in place else _nbytes(weight)

@@ -1,4 +1,4 @@
-"""Failures of onnxruntime as one sentence: which node or operator, and what went wrong."""
+"""Turns errors of onnxruntime into one sentence: which node or operator failed, and why."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NAMES = (
     "NoSuchFile", "NotFound", "NotImplemented", "RuntimeException",
 )  # fmt: skip
 FAILURES: tuple[type[Exception], ...] = tuple(getattr(state, name) for name in _NAMES if hasattr(state, name))
-"""All that it raises."""
+"""All exceptions that onnxruntime raises."""
 
 _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _STOPPED = re.compile(r"while running (\S+) node\. Name:'([^']*)' Status Message: (.*)", re.DOTALL)
-_NOTICED = re.compile(r"^/\S+:\d+ .*?(?:was false\.|\) (?=[A-Z]))\s*")  # where in its source it was noticed
+_NOTICED = re.compile(r"^/\S+:\d+ .*?(?:was false\.|\) (?=[A-Z]))\s*")  # the place in its source
 _NO_KERNEL = (
     re.compile(r"Fatal error: (?P<domain>[^:\s]*):(?P<op>\w+)\(-?\d+\) is not a registered function/op"),
     re.compile(r"\(\"[^\"]*\", (?P<op>\w+), \"(?P<domain>[^\"]*)\", -?\d+\).*No opset import for domain"),
@@ -35,11 +35,11 @@ class NodeFailure(Exception):
     def __init__(self, node: int | None, sentence: str) -> None:
         super().__init__(sentence)
         self.node = node
-        """Its number, where it could be told."""
+        """The index of the node, if it is known."""
 
 
 def failure_from(said: str, model: Model) -> Exception:
-    """What to raise for what onnxruntime said."""
+    """The exception to raise for a message of onnxruntime."""
     path, text = printable(model.path.name), _CODE.sub("", said.strip())
     if found := _STOPPED.search(text):
         why, name = _first_line(_NOTICED.sub("", found[3].strip())), printable(found[2] or "without a name")

@@ -1,8 +1,8 @@
-"""A graph for looking at: nodes in execution order, the maker and readers of each value, types and shapes.
+"""A graph to analyse: nodes in execution order, the maker and readers of each value, types and shapes.
 
-A value that is another under a second name (``Identity``, a ``Cast`` to the type it has) is taken for that other: an
-exporter that finds two equal casts keeps one, and a norm would seem to give away what it was given. Types and shapes
-are inferred from those of the graph's inputs before anything runs.
+A value that only repeats another under a second name (``Identity``, or a ``Cast`` to the type it already has) counts as
+that other value. Otherwise, where an exporter merges two equal casts, a norm would seem to return its own input. Types
+and shapes are inferred from those of the graph's inputs before anything runs.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _ASKING = ("Shape", "Size")
 
 
 class Kind(IntEnum):
-    """What a value follows from."""
+    """What a value depends on."""
 
     CONSTANT = 0
-    """Weights and constants alone."""
+    """Only weights and constants."""
     SHAPE = 1
-    """The shapes of the inputs, whatever is in them."""
+    """Also the shapes of the inputs, but not their values."""
     DATA = 2
-    """What is in the inputs."""
+    """The values of the inputs."""
 
 
-class Known(NamedTuple):
+class ValueInfo(NamedTuple):
     """What is known of a value before it is computed."""
 
     dtype: DType | None = None
@@ -43,34 +43,34 @@ class Known(NamedTuple):
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes that it will take."""
+        """The bytes that it will take, if known."""
         if self.dtype is None or self.shape is None:
             return None
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
-UNKNOWN = Known()
+UNKNOWN = ValueInfo()
 
 
 @dataclass(frozen=True)
-class Wires:
-    """Nodes in execution order, and which reads what."""
+class NodeLinks:
+    """Nodes in execution order, and what each of them reads."""
 
     nodes: tuple[NodeProto, ...]
     reads: tuple[tuple[str, ...], ...]
-    """What each node reads, its inner graphs included."""
+    """What each node reads, including its inner graphs."""
     maker: Mapping[str, int]
-    """The node that makes a value; none makes inputs and weights."""
+    """The node that makes a value; inputs and weights have none."""
 
     @classmethod
-    def of(cls, nodes: Iterable[NodeProto]) -> Wires:
-        """Look at nodes."""
+    def of(cls, nodes: Iterable[NodeProto]) -> NodeLinks:
+        """Index a list of nodes."""
         found = tuple(nodes)
         read = tuple(tuple(dict.fromkeys(reads(node))) for node in found)
         return cls(found, read, {name: k for k, node in enumerate(found) for name in node.output if name})
 
     def needed(self, wanted: Iterable[str]) -> list[NodeProto]:
-        """The nodes that must run for these values, in order."""
+        """The nodes that must run to compute these values, in order."""
         found: set[int] = set()
         waiting = [self.maker[name] for name in wanted if name in self.maker]
         while waiting:
@@ -82,60 +82,62 @@ class Wires:
 
 @dataclass(frozen=True)
 class Graph:
-    """The outermost graph of a model. Values are meant by their first name, see ``same``."""
+    """The outermost graph of a model. Values are identified by their first name, see ``same``."""
 
-    wires: Wires
+    links: NodeLinks
     inputs: tuple[str, ...]
     outputs: Mapping[str, str]
-    """The values that the graph gives, by the name it gives them under."""
+    """The output values of the graph, by their output names."""
     same: Mapping[str, str]
-    """Second names, and the value each is."""
+    """Second names, and the first name of each."""
     readers: Mapping[str, tuple[int, ...]]
     kinds: Mapping[str, Kind]
-    known: Mapping[str, Known]
+    known: Mapping[str, ValueInfo]
 
     @classmethod
-    def of(cls, model: Model, known: Mapping[str, Known]) -> Graph:
-        """Read a model's graph; ``known`` is what could be told of its values."""
-        wires, inputs = Wires.of(model.nodes), tuple(each.name for each in model.inputs)
-        same = _second_names(wires.nodes, known)
+    def of(cls, model: Model, known: Mapping[str, ValueInfo]) -> Graph:
+        """Index a model's graph; ``known`` is what is known of its values."""
+        links, inputs = NodeLinks.of(model.nodes), tuple(each.name for each in model.inputs)
+        same = _second_names(links.nodes, known)
         outputs = {name: same.get(name, name) for name in model.outputs}
-        return cls(wires, inputs, outputs, same, _readers(wires, same), _kinds(wires, inputs), known)
+        return cls(links, inputs, outputs, same, _readers(links, same), _kinds(links, inputs), known)
 
     @property
     def nodes(self) -> tuple[NodeProto, ...]:
         """The nodes in execution order."""
-        return self.wires.nodes
+        return self.links.nodes
 
     @property
     def reads(self) -> tuple[tuple[str, ...], ...]:
-        """What each node reads, as it is called there."""
-        return self.wires.reads
+        """What each node reads, under the names used there."""
+        return self.links.reads
 
     @property
     def maker(self) -> Mapping[str, int]:
         """The node that makes a value."""
-        return self.wires.maker
+        return self.links.maker
 
     def value(self, name: str) -> str:
-        """A value by its first name."""
+        """The first name of a value."""
         return self.same.get(name, name)
 
     def kind(self, value: str) -> Kind:
-        """What a value follows from."""
+        """What a value depends on."""
         return self.kinds.get(value, Kind.CONSTANT)
 
-    def taken(self, k: int) -> list[str]:
-        """The values that a node reads for what is in them."""
+    def data_reads(self, k: int) -> list[str]:
+        """The values whose content a node reads, not only their shape."""
         return [] if self.nodes[k].op_type in _ASKING else [self.value(name) for name in self.reads[k]]
 
-    def about(self, value: str) -> Known:
+    def info(self, value: str) -> ValueInfo:
         """What is known of a value."""
         return self.known.get(value, UNKNOWN)
 
-    def flows(self, value: str) -> bool:
-        """Whether a value is worth a look: no weight, and no length or index that only says how others are laid out."""
-        kind, known = self.kind(value), self.about(value)
+    def is_activation(self, value: str) -> bool:
+        """Whether a value is worth recording: not a weight, and not a length or index that only describes the layout of
+        others.
+        """
+        kind, known = self.kind(value), self.info(value)
         if kind is not Kind.SHAPE:
             return kind is Kind.DATA
         is_number = known.dtype is None or is_float(known.dtype)
@@ -143,7 +145,7 @@ class Graph:
 
 
 def reads(node: NodeProto) -> Iterator[str]:
-    """The values that a node reads, and its inner graphs read from outside of them."""
+    """The values that a node reads, and those that its inner graphs read from outside."""
     yield from filter(None, node.input)
     for inner in subgraphs(node):
         own = {each.name for each in (*inner.input, *inner.initializer)}
@@ -151,7 +153,7 @@ def reads(node: NodeProto) -> Iterator[str]:
         yield from (name for each in inner.node for name in reads(each) if name not in own)
 
 
-def _second_names(nodes: Iterable[NodeProto], known: Mapping[str, Known]) -> dict[str, str]:
+def _second_names(nodes: Iterable[NodeProto], known: Mapping[str, ValueInfo]) -> dict[str, str]:
     same: dict[str, str] = {}
     for node in nodes:
         if _changes_nothing(node, known):
@@ -159,7 +161,7 @@ def _second_names(nodes: Iterable[NodeProto], known: Mapping[str, Known]) -> dic
     return same
 
 
-def _changes_nothing(node: NodeProto, known: Mapping[str, Known]) -> bool:
+def _changes_nothing(node: NodeProto, known: Mapping[str, ValueInfo]) -> bool:
     if node.domain not in ("", "ai.onnx") or node.op_type not in ("Identity", "Cast"):
         return False
     if node.op_type == "Identity":
@@ -168,19 +170,22 @@ def _changes_nothing(node: NodeProto, known: Mapping[str, Known]) -> bool:
     return before is not None and before == known.get(node.output[0], UNKNOWN).dtype
 
 
-def _readers(wires: Wires, same: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
-    """Who reads a value, under any name; who only gives it a second name, or asks for its shape, does not read it."""
+def _readers(links: NodeLinks, same: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """The nodes that read a value under any name.
+
+    A node that only gives it a second name, or reads its shape, does not count.
+    """
     readers: dict[str, list[int]] = defaultdict(list)
-    for k, (node, names) in enumerate(zip(wires.nodes, wires.reads, strict=True)):
+    for k, (node, names) in enumerate(zip(links.nodes, links.reads, strict=True)):
         if node.op_type not in _ASKING and not any(name in same for name in node.output):
             for name in dict.fromkeys(same.get(name, name) for name in names):
                 readers[name].append(k)
     return {name: tuple(found) for name, found in readers.items()}
 
 
-def _kinds(wires: Wires, inputs: Iterable[str]) -> dict[str, Kind]:
+def _kinds(links: NodeLinks, inputs: Iterable[str]) -> dict[str, Kind]:
     kinds = dict.fromkeys(inputs, Kind.DATA)
-    for node, names in zip(wires.nodes, wires.reads, strict=True):
+    for node, names in zip(links.nodes, links.reads, strict=True):
         kind = max((kinds.get(name, Kind.CONSTANT) for name in names), default=Kind.CONSTANT)
         if node.op_type in _ASKING:
             kind = min(kind, Kind.SHAPE)
@@ -190,25 +195,25 @@ def _kinds(wires: Wires, inputs: Iterable[str]) -> dict[str, Kind]:
     return kinds
 
 
-_SMALL = 1024  # elements of a weight that shape inference may want to read
+_SMALL = 1024  # elements of a weight that shape inference may need to read
 
 
-def infer(model: Model, given: Mapping[str, tuple[int, ...]]) -> dict[str, Known]:
-    """Types and shapes of all values, as far as they can be told from the inputs' shapes."""
+def infer(model: Model, given: Mapping[str, tuple[int, ...]]) -> dict[str, ValueInfo]:
+    """Infer types and shapes of all values from the inputs' shapes, as far as possible."""
     light = _without_weights(model)
     for each in light.graph.input:
         _set_shape(each, given[each.name])
     try:
         found = shape_inference.infer_shapes(light, data_prop=True)
     except (shape_inference.InferenceError, DecodeError, EncodeError, ValueError, RuntimeError):
-        found = light  # less is known then, and a run will tell
+        found = light  # less is known then; a run will measure it
     told = (*found.graph.input, *found.graph.value_info)
-    weights = {each.name: Known(_dtype(each.data_type), tuple(each.dims)) for each in model.weights}
+    weights = {each.name: ValueInfo(_dtype(each.data_type), tuple(each.dims)) for each in model.weights}
     return weights | {each.name: _known(each) for each in told}
 
 
 def _without_weights(model: Model) -> ModelProto:
-    """A copy whose large weights are names and shapes."""
+    """A copy that has only the names and shapes of large weights."""
     light = ModelProto(ir_version=model.rest.ir_version, opset_import=model.rest.opset_import)
     light.graph.name = "light"
     light.graph.node.extend(model.nodes)
@@ -232,11 +237,11 @@ def _set_shape(about: ValueInfoProto, shape: tuple[int, ...]) -> None:
         dims.add().dim_value = length
 
 
-def _known(about: ValueInfoProto) -> Known:
+def _known(about: ValueInfoProto) -> ValueInfo:
     if not about.type.HasField("tensor_type"):
         return UNKNOWN
     tensor = about.type.tensor_type
-    return Known(_dtype(tensor.elem_type), _shape(tensor))
+    return ValueInfo(_dtype(tensor.elem_type), _shape(tensor))
 
 
 def _shape(tensor: Any) -> tuple[int, ...] | None:

@@ -1,7 +1,7 @@
-"""Running a graph on the reference's inputs: the graph is rewired so that its nodes read other values.
+"""Runs a graph on the reference's inputs: the graph is rewired so that its nodes read other values.
 
-A value that is put in for a layer's input is read by the nodes of that layer alone; where layers within each other are
-given values, the innermost decides. A value that replaces an output is read by all nodes outside the layer.
+A value injected as an input of a layer is read only by the nodes of that layer; with nested layers, the innermost one
+decides. A value that replaces an output is read by all nodes outside the layer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from onnx import NodeProto
 from onnx.helper import np_dtype_to_tensor_dtype
 
-from tensordiff.capture.engines.onnx.graph import Graph, Wires
+from tensordiff.capture.engines.onnx.graph import Graph, NodeLinks
 from tensordiff.capture.engines.onnx.layers import Call
 from tensordiff.capture.engines.onnx.model import subgraphs
 from tensordiff.capture.engines.onnx.ports import Port
@@ -28,26 +28,26 @@ from tensordiff.dump import Entry
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import EntryKey, Spec
 
-Puts = Mapping[tuple[Call, str], str]
-"""What is read instead, by the call and the value it is put in for."""
-Around = tuple[Call, ...]
-"""Calls within each other, the outermost first."""
+Replacements = Mapping[tuple[Call, str], str]
+"""The name of the value to read instead, by the call and the value that it replaces."""
+CallPath = tuple[Call, ...]
+"""Nested calls, the outermost first."""
 
 
 @dataclass(frozen=True)
 class Nesting:
-    """Which calls are around what."""
+    """The calls around each call and each node."""
 
-    of_call: Mapping[Call, Around]
-    """Itself included."""
-    of_node: Mapping[int, Around]
+    of_call: Mapping[Call, CallPath]
+    """For each call, the calls around it and itself."""
+    of_node: Mapping[int, CallPath]
 
     @classmethod
     def of(cls, root: Call) -> Nesting:
-        """Look at a whole model."""
-        of_call: dict[Call, Around] = {}
-        of_node: dict[int, Around] = {}
-        waiting: list[tuple[Call, Around]] = [(root, ())]
+        """Index the calls of a whole model."""
+        of_call: dict[Call, CallPath] = {}
+        of_node: dict[int, CallPath] = {}
+        waiting: list[tuple[Call, CallPath]] = [(root, ())]
         while waiting:
             call, above = waiting.pop()
             around = of_call[call] = (*above, call)
@@ -58,32 +58,32 @@ class Nesting:
 
 @dataclass(frozen=True)
 class Rewired:
-    """A graph with values put in."""
+    """A graph in which some values are replaced."""
 
     graph: Graph
     nesting: Nesting
-    inputs: Puts = field(default_factory=dict)
-    outputs: Puts = field(default_factory=dict)
+    inputs: Replacements = field(default_factory=dict)
+    outputs: Replacements = field(default_factory=dict)
 
     def name_of(self, port: Port) -> str:
-        """What a port's tensor is called in this graph."""
+        """The name of a port's tensor in this graph."""
         if not port.is_input and (put := self.outputs.get((port.call, port.value))) is not None:
             return put
         return self._seen(port.value, self.nesting.of_call[port.call])
 
-    def wires(self) -> Wires:
-        """The nodes, reading what they are to read."""
-        return Wires.of(self._node(k, node) for k, node in enumerate(self.graph.nodes))
+    def links(self) -> NodeLinks:
+        """The nodes, with their replaced inputs."""
+        return NodeLinks.of(self._node(k, node) for k, node in enumerate(self.graph.nodes))
 
     def _node(self, k: int, node: NodeProto) -> NodeProto:
         around = self.nesting.of_node[k]
-        # By first names: what makes a second one may lie in a layer that something is put in for.
+        # By first names: the node that makes a second name may be in a layer with replaced inputs.
         read = {name: self._seen(self.graph.value(name), around) for name in self.graph.reads[k]}
         changed = {name: other for name, other in read.items() if name != other}
         return _renamed(node, changed) if changed else node
 
-    def _seen(self, value: str, around: Around) -> str:
-        """What stands in a value's place for who is within these calls."""
+    def _seen(self, value: str, around: CallPath) -> str:
+        """The value that nodes within these calls read in place of ``value``."""
         maker = self.graph.maker.get(value)
         made = () if maker is None else self.nesting.of_node[maker]
         common = sum(1 for ours, theirs in zip(around, made, strict=False) if ours is theirs)
@@ -95,7 +95,7 @@ class Rewired:
 
 
 def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
-    """A copy of a node that reads other values, within its inner graphs too: those use no name twice."""
+    """A copy of a node that reads other values, also in its inner graphs; those use no name twice."""
     copy = NodeProto()
     copy.CopyFrom(node)
     _rename(copy, names)
@@ -113,7 +113,7 @@ def _rename(node: NodeProto, names: Mapping[str, str]) -> None:
 class InjectedGraph:
     """The passes of an injected run: for each, the graph that reads the reference's values.
 
-    Nothing is run to plan them: a graph says which layers there are, and the shapes are known.
+    Planning needs no run: the graph tells which layers there are, and the shapes are known.
     """
 
     def __init__(self, injection: Injection, runner: GraphRunner, root: Call, ports: Sequence[Port]) -> None:
@@ -124,7 +124,7 @@ class InjectedGraph:
         self.report = self._injector.report
 
     def readings(self, tell: Tell) -> Iterator[tuple[ValueReader, list[Port]]]:
-        """For each pass, where its tensors are read from, and which are to be written from it."""
+        """For each pass, where to read its tensors, and which ports to write from it."""
         for injection_pass in self._injector.passes():
             tell(Phase(injection_pass.title))
             yield (
@@ -137,7 +137,7 @@ class InjectedGraph:
         inputs = self._replace(partial(self._injector.inputs, injection_pass), self._by_call(is_input=True), feeds)
         outputs = self._replace(partial(self._injector.outputs, injection_pass), self._by_call(is_input=False), feeds)
         rewired = Rewired(self._runner.graph, self._nesting, inputs, outputs)
-        return ValueReader(self._runner, rewired.wires(), feeds, rewired.name_of)
+        return ValueReader(self._runner, rewired.links(), feeds, rewired.name_of)
 
     def _by_call(self, *, is_input: bool) -> dict[Call, list[Port]]:
         calls: dict[Call, list[Port]] = {}
@@ -149,7 +149,7 @@ class InjectedGraph:
     def _replace(
         self, values: Callable[..., dict[str, Array]], calls: Mapping[Call, Sequence[Port]], feeds: dict[str, Feed]
     ) -> dict[tuple[Call, str], str]:
-        """What is read instead at the ports of these calls; the values are added to the feeds."""
+        """Find the replacements at the ports of these calls, and add their values to ``feeds``."""
         replaced: dict[tuple[Call, str], str] = {}
         for call, ports in calls.items():
             found = values(call.key, {port.port: InjectionPort(_spec(self._runner.graph, port)) for port in ports})
@@ -161,7 +161,7 @@ class InjectedGraph:
 
 
 def _spec(graph: Graph, port: Port) -> Spec | None:
-    dtype, shape = graph.about(port.value)
+    dtype, shape = graph.info(port.value)
     return None if dtype is None or shape is None else Spec(shape, dtype)
 
 
@@ -173,7 +173,7 @@ def _entry(graph: Graph, port: Port) -> Entry | None:
 
 
 def _aliases(ports: Sequence[Port]) -> Mapping[EntryKey, EntryKey]:
-    """Inputs that are the very value of an earlier port."""
+    """Inputs that are the same value as an earlier port."""
     first: dict[str, EntryKey] = {}
     aliases: dict[EntryKey, EntryKey] = {}
     for port in ports:

@@ -1,9 +1,9 @@
-"""The inputs of a graph: what the user gives, what the reference was given, and what can be made to go with it.
+"""The inputs of a graph: what the user gives, what the reference was given, and what can be derived from these.
 
-A graph declares the name, type and shape of each of its inputs, so an array of another type is cast and one of another
-shape refused before anything runs. Companions of tokens (a mask, positions, an empty cache) are made where the graph
-asks for them and none were given; whatever else is missing is asked for by name. A prompt is read by the tokenizer that
-lies beside the model, where transformers is installed.
+A graph declares the name, type and shape of each input, so an array of another type is cast, and one of another shape
+is refused before anything runs. Companions of tokens (a mask, positions, an empty cache) are made if the graph asks for
+them and none were given; any other missing input is named in an error. A prompt is encoded by the tokenizer that lies
+beside the model, if transformers is installed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ import numpy as np
 from onnx import ValueInfoProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from tensordiff.capture.engines.hf.tokenizer import has_tokenizer
 from tensordiff.capture.engines.onnx.model import Model
-from tensordiff.capture.engines.onnx.ports import spelled
+from tensordiff.capture.engines.onnx.ports import port_word
 from tensordiff.capture.engines.onnx.session import Feed
 from tensordiff.capture.settings import PROMPT, Settings, prompt_text
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array, DType, is_float
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, first_line, printable
 
 
 class DeclaredInput(NamedTuple):
-    """One input of a graph, as it says itself."""
+    """One input of a graph, as the graph declares it."""
 
     name: str
     elem_type: int
     dims: tuple[int | str, ...] | None
-    """Lengths, or the names of those that may be any; None where not even their number is said."""
+    """Lengths, or names of variable lengths; None if not even their number is declared."""
 
     @property
     def dtype(self) -> DType:
@@ -43,7 +44,7 @@ class DeclaredInput(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """How many dimensions it has, where that is said."""
+        """The number of dimensions, if declared."""
         return None if self.dims is None else len(self.dims)
 
     def __str__(self) -> str:
@@ -51,7 +52,7 @@ class DeclaredInput(NamedTuple):
         return f"{printable(self.name)} ({self.dtype.name}, {printable(dims)})"
 
     def feed(self, array: Array, path: Path) -> Feed:
-        """Values for it, in its own type; raises a sentence where they cannot be that."""
+        """Values for this input in its own type; raises ``CaptureError`` if they do not fit."""
         if is_float(array.dtype) and not is_float(self.dtype):
             raise CaptureError(f"{printable(path.name)}: wants {self}, and {array.dtype.name} was given")
         if not self._takes(array.shape):
@@ -65,8 +66,8 @@ class DeclaredInput(NamedTuple):
         return len(self.dims) == len(shape) and all(isinstance(dim, str) or dim == length for dim, length in pairs)
 
 
-def wanted_of(about: ValueInfoProto, path: Path) -> DeclaredInput:
-    """An input as its graph declares it; raises a sentence where it is no tensor."""
+def declared_input(about: ValueInfoProto, path: Path) -> DeclaredInput:
+    """An input as its graph declares it; raises ``CaptureError`` if it is not a tensor."""
     if not about.type.HasField("tensor_type"):
         kind = about.type.WhichOneof("value") or "value of unknown type"
         raise CaptureError(
@@ -86,7 +87,7 @@ _NAMES = ("attention_mask", "position_ids", "cache_position", "token_type_ids", 
 
 
 def is_companion(name: str) -> bool:
-    """Whether an input is one that can be made up."""
+    """Whether an input can be derived from the tokens."""
     return name in _NAMES or is_cache(name)
 
 
@@ -96,7 +97,7 @@ def is_cache(name: str) -> bool:
 
 
 def companion(each: DeclaredInput, batch: int, length: int, past: int) -> Array | None:
-    """What goes with so many tokens; None where that is not known, or wanted in another form."""
+    """The value of a companion for so many tokens; None if it is unknown, or declared in another form."""
     rank = each.rank
     positions = np.arange(past, past + length)
     match each.name:
@@ -114,7 +115,7 @@ def companion(each: DeclaredInput, batch: int, length: int, past: int) -> Array 
 
 
 def empty_cache(each: DeclaredInput, batch: int) -> Array | None:
-    """A cache that holds nothing; None where the graph leaves no length open that could be nothing."""
+    """An empty cache; None if the graph declares no variable length that could be zero."""
     if each.dims is None or sum(isinstance(dim, str) for dim in each.dims[1:]) != 1:
         return None
     first = batch if isinstance(each.dims[0], str) else each.dims[0]
@@ -122,26 +123,19 @@ def empty_cache(each: DeclaredInput, batch: int) -> Array | None:
 
 
 def could_be_tokens(each: DeclaredInput) -> bool:
-    """Whether an input that is not called so may take token ids."""
+    """Whether an input of another name may take token ids."""
     return each.dtype.kind in "iu" and each.rank in (None, 1, 2) and not is_companion(each.name)
 
 
-_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
-
-
-def beside(path: Path) -> Path | None:
-    """The folder that holds a tokenizer: the model's, or the one above where that is called ``onnx``."""
+def tokenizer_folder(path: Path) -> Path | None:
+    """The folder that holds a tokenizer: the model's, or its parent if the folder is called ``onnx``."""
     folders = (path.parent, path.parent.parent) if path.parent.name == "onnx" else (path.parent,)
-    return next((folder for folder in folders if any(map(_is_of_tokenizer, folder.iterdir()))), None)
-
-
-def _is_of_tokenizer(path: Path) -> bool:
-    return path.name.startswith(_FILES) or path.suffix == ".model"
+    return next((folder for folder in folders if has_tokenizer(folder)), None)
 
 
 def load_tokenizer(path: Path, settings: Settings) -> Any:
-    """The tokenizer that lies beside a model; None where there is none."""
-    folder = beside(path)
+    """The tokenizer beside a model; None if there is none."""
+    folder = tokenizer_folder(path)
     if folder is None:
         return None
     try:
@@ -153,10 +147,10 @@ def load_tokenizer(path: Path, settings: Settings) -> Any:
         ) from error
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.trust_remote_code)
-    except Exception as error:  # transformers raises whatever comes its way
-        said = printable(str(error).strip().partition("\n")[0])
+    except Exception as error:  # transformers may raise any exception
+        reason = first_line(error)
         raise CaptureError(
-            f"{printable(folder)}: its tokenizer cannot be read ({said:.200}); give --input-ids 1,2,3"
+            f"{printable(folder)}: its tokenizer cannot be read ({reason:.200}); give --input-ids 1,2,3"
         ) from error
 
 
@@ -165,7 +159,7 @@ IDS = "input_ids"
 
 @dataclass(frozen=True)
 class GraphInputs:
-    """What the graph is run on."""
+    """The inputs that the graph is run on."""
 
     feeds: Mapping[str, Feed]
     prompt: str | None = None
@@ -174,9 +168,9 @@ class GraphInputs:
 
 
 def make_inputs(model: Model, settings: Settings, reference: Dump | None) -> GraphInputs:
-    """What to give a graph, as the settings say."""
-    wanted = {each.name: wanted_of(each, model.path) for each in model.inputs}
-    made = _Making(model.path, wanted, settings)
+    """Make the inputs of a graph as the settings say."""
+    wanted = {each.name: declared_input(each, model.path) for each in model.inputs}
+    made = _InputBuilder(model.path, wanted, settings)
     made.from_file()
     made.from_tokens()
     if reference is not None:
@@ -189,8 +183,8 @@ def make_inputs(model: Model, settings: Settings, reference: Dump | None) -> Gra
     return GraphInputs(feeds, made.prompt, made.token_ids(), tuple(made.notes))
 
 
-class _Making:
-    """Inputs on their way."""
+class _InputBuilder:
+    """Collects the inputs of a graph."""
 
     def __init__(self, path: Path, wanted: Mapping[str, DeclaredInput], settings: Settings) -> None:
         self.path, self.wanted, self.settings = path, wanted, settings
@@ -198,12 +192,14 @@ class _Making:
         self.prompt: str | None = None
         self.notes: list[str] = []
         self._tokens = IDS
-        """The input that was given tokens, if any was."""
+        """The input that was given tokens, if any."""
 
-    # --- what the user says
+    # --- the inputs that the user gives
 
     def from_file(self) -> None:
-        """``--inputs``: tensors by the names of the inputs, or a dump, whose whole model's inputs are taken."""
+        """Take ``--inputs``: tensors by the names of inputs, or a dump, from which the whole model's inputs
+        are taken.
+        """
         if self.settings.inputs is None:
             return
         dump = open_dump(Path(self.settings.inputs))
@@ -216,7 +212,7 @@ class _Making:
             self.notes.append(f"{printable(dump.path)}: {printable(', '.join(over))} is not asked for, and left out")
 
     def from_tokens(self) -> None:
-        """``--input-ids``, ``--prompt`` and ``--prompt-file``."""
+        """Take ``--input-ids``, ``--prompt`` and ``--prompt-file``."""
         text, ids = prompt_text(self.settings), self.settings.input_ids
         if text is not None and ids is not None:
             raise CaptureError("--prompt and --input-ids: give one of them")
@@ -249,10 +245,10 @@ class _Making:
         self.arrays = more | self.arrays
         self.prompt = text
 
-    # --- what the reference was given
+    # --- the inputs of the reference
 
     def from_reference(self, reference: Dump) -> None:
-        """What the reference's dump says it was given, where the user did not say."""
+        """Take the inputs of the reference's dump, where the user gave none."""
         theirs = _ids_of(reference)
         if (ours := self.token_ids()) is not None and theirs is not None and ours != theirs:
             raise CaptureError(
@@ -267,24 +263,28 @@ class _Making:
             self.prompt = prompt
 
     def _matched(self, offered: Mapping[str, Entry]) -> tuple[dict[str, Array], list[str]]:
-        """Arrays by the input they are for, and the names of those that are for none."""
-        names = {name: said for name in self.wanted if (said := name if name in offered else spelled(name)) in offered}
+        """Match arrays to inputs. Returns the arrays by input, and the names that match none."""
+        names = {
+            name: said for name in self.wanted if (said := name if name in offered else port_word(name)) in offered
+        }
         over = [name for name in offered if name not in names.values()]
         if not names:
             names = _by_position(list(self.wanted), over) or _by_position(self._main(), over)
             over = [] if names else over
-        return {name: offered[said].read() for name, said in names.items()}, over
+        return {name: offered[spelling].read() for name, spelling in names.items()}, over
 
     def _main(self) -> list[str]:
-        """Inputs that cannot be made up."""
+        """Inputs that cannot be derived from the tokens."""
         return [name for name in self.wanted if not is_companion(name)]
 
-    # --- what goes without saying
+    # --- defaults and companions
 
     def from_default_prompt(self) -> None:
-        """The same prompt as for every other framework, where nothing was said and there is a tokenizer."""
+        """Take the default prompt, the same as for every other framework, if nothing was given and there is a
+        tokenizer.
+        """
         name = self._ids_name()
-        if name is not None and name not in self.arrays and not self._has_embeddings() and beside(self.path):
+        if name is not None and name not in self.arrays and not self._has_embeddings() and tokenizer_folder(self.path):
             self._take_text(PROMPT)
             self.notes.append(f"no prompt was given, so it is: {PROMPT}")
 
@@ -292,7 +292,7 @@ class _Making:
         return "inputs_embeds" in self.arrays
 
     def add_companions(self) -> None:
-        """What goes with tokens: a mask, positions, an empty cache."""
+        """Add what goes with tokens: a mask, positions, an empty cache."""
         size = self._size()
         if size is None:
             return
@@ -305,7 +305,7 @@ class _Making:
                 self.arrays[name] = made
 
     def _size(self) -> tuple[int, int] | None:
-        """Batch and tokens."""
+        """The batch size and the number of tokens, if known."""
         name = next((name for name in (self._ids_name(), "inputs_embeds") if name in self.arrays), None)
         if name is None:
             return None
@@ -313,11 +313,11 @@ class _Making:
         return (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
 
     def _past(self) -> int:
-        """Tokens that a given cache holds."""
+        """The number of tokens in a given cache."""
         caches = (array for name, array in self.arrays.items() if is_cache(name) and array.ndim == 4)
         return max((array.shape[-2] for array in caches), default=0)
 
-    # --- words
+    # --- names and messages
 
     def _ids_name(self) -> str | None:
         """The input that takes tokens: by its name, or the only one that could."""
@@ -327,13 +327,13 @@ class _Making:
         return could[0] if len(could) == 1 else None
 
     def token_ids(self) -> list[int] | None:
-        """Of the first of the batch."""
+        """The token ids of the first sequence of the batch."""
         if self._tokens not in self.arrays:
             return None
         return [int(one) for one in np.atleast_2d(self.arrays[self._tokens])[0]]
 
     def asking(self, each: DeclaredInput) -> str:
-        """How to give an input that is missing."""
+        """A sentence on how to give a missing input."""
         way = "--input-ids 1,2,3, or " if each.name == self._ids_name() else ""
         return (
             f"{printable(self.path.name)}: wants {each}, and it was not given; "
@@ -345,7 +345,7 @@ class _Making:
 
 
 def _by_position(wanted: Sequence[str], offered: Sequence[str]) -> dict[str, str]:
-    """Both are as the model takes them: one alone, or such as are called by their numbers."""
+    """Match by position, which is unambiguous if both sides have one name, or if the offered names are numbers."""
     is_clear = len(wanted) == len(offered) and (len(offered) == 1 or all(name.isdigit() for name in offered))
     return dict(zip(wanted, offered, strict=True)) if is_clear else {}
 
@@ -354,19 +354,19 @@ def _by_position(wanted: Sequence[str], offered: Sequence[str]) -> dict[str, str
 
 
 def _offered(dump: Dump) -> dict[str, Entry]:
-    """What the whole model was given in a run, or what a file of tensors holds."""
+    """The inputs of the whole model in a run, or all tensors of a file."""
     return _given(dump) or {entry.name: entry for entry in dump.entries}
 
 
 def _given(dump: Dump) -> dict[str, Entry]:
-    """What the whole model was given in a run."""
+    """The inputs of the whole model in a run."""
     given = [entry for entry in dump.entries if _is_given(entry)]
     whole = min((entry.layer for entry in given), key=len, default="")
     return {entry.port.removeprefix("input_"): entry for entry in given if entry.layer == whole}
 
 
 def _is_given(entry: Entry) -> bool:
-    """Whether this is an input of a layer, in a dump's own spelling: a file may hold ``decoder_input_ids`` too."""
+    """Whether this is an input of a layer, named as dumps do: a file of tensors may hold ``decoder_input_ids`` too."""
     return entry.is_input and entry.name.endswith(f"-{entry.port}") and entry.step == 0 and entry.call == 1
 
 

@@ -1,7 +1,8 @@
-"""The modules that a graph was exported from, as calls: which nodes each is made of, and what they are within.
+"""The modules that a graph was exported from, as calls: the nodes of each, and how they nest.
 
-A module is called again where its nodes read what left it and passed through others: one call cannot do that. Of
-torch's own layers a weight that is read a second time in the same way tells it too, and the older exporter says it.
+A new call of a module begins where its nodes read a value that left the module and passed through others: a single call
+cannot do that. For torch's own layers, reading a weight a second time in the same way also shows it, and the older
+exporter marks it.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from tensordiff.capture.process.layers import ROOT
 from tensordiff.dump.model import CallKey, Origin
 
 _ONCE = tuple(f"torch.nn.modules.{part}." for part in ("linear", "conv", "sparse", "normalization", "batchnorm"))
-"""Where torch keeps layers that read each of their weights once a call."""
+"""The parts of torch with layers that read each of their weights once a call."""
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of one module; of a graph that says nothing of modules, one node."""
+    """One call of one module; in a graph that records no modules, one node."""
 
     layer: str
     number: int
     nodes: frozenset[int]
     depth: int
-    """How many modules are around it."""
+    """The number of modules around it."""
     parts: tuple[Call, ...] = ()
-    """The calls within it, as they end."""
+    """The calls within it, in the order they end."""
     origin: Origin = field(default_factory=Origin)
     is_node: bool = False
 
@@ -38,63 +39,66 @@ class Call:
         return max(self.nodes, default=-1)
 
     def walk(self) -> Iterator[Call]:
-        """It and all calls within it, a module before its parts."""
+        """The call and all calls within it, a module before its parts."""
         yield self
         for part in self.parts:
             yield from part.walk()
 
     @property
     def key(self) -> CallKey:
-        """What tells this call from others; a graph is run once, in step 0."""
+        """Identifies the call; a graph is run once, in step 0."""
         return CallKey(self.layer, 0, self.number)
 
 
 def find_calls(graph: Graph, found: Sequence[Scope]) -> Call:
     """The whole model as a call, with all calls in it."""
     if any(scope.modules for scope in found):
-        return _Modules(graph, found).root()
+        return _CallFinder(graph, found).root()
     return _by_node(graph, found)
 
 
 def with_neighbours(graph: Graph, found: Sequence[Scope]) -> list[Scope]:
-    """A node that says nothing of where it comes from lies in the module that all around it lie in."""
+    """Fill in scopes.
+
+    A node that does not record where it comes from gets the module that all nodes around it share.
+    """
     scopes = list(found)
     for k, scope in enumerate(found):
-        if not scope.is_said:
-            makers = [graph.maker[name] for name in graph.taken(k) if name in graph.maker]
+        if not scope.is_known:
+            makers = [graph.maker[name] for name in graph.data_reads(k) if name in graph.maker]
             readers = [reader for name in graph.nodes[k].output for reader in graph.readers.get(name, ())]
-            near = [[scopes[other] for other in others if scopes[other].is_said] for others in (makers, readers)]
+            near = [[scopes[other] for other in others if scopes[other].is_known] for others in (makers, readers)]
             scopes[k] = _common(scope, near[0] + near[1]) if all(near) else scope
     return scopes
 
 
 def _common(scope: Scope, near: Sequence[Scope]) -> Scope:
-    """A scope of as many modules as all of the others have in common."""
+    """A scope of the modules that all the others have in common."""
     depth = 0
     while all(len(one.modules) > depth for one in near) and len({one.modules[depth] for one in near}) == 1:
         depth += 1
     one = near[0]
     return scope._replace(
-        modules=one.modules[:depth], classes=one.classes[:depth], marks=one.marks[:depth], is_said=True
+        modules=one.modules[:depth], classes=one.classes[:depth], marks=one.marks[:depth], is_known=True
     )
 
 
-class _Modules:
-    """Puts nodes together to calls, from the outside in: a part belongs to one call of what holds it."""
+class _CallFinder:
+    """Groups nodes into calls, from the outermost module inward: a part belongs to one call of its parent."""
 
     def __init__(self, graph: Graph, found: Sequence[Scope]) -> None:
         self._graph, self._scopes = graph, found
         self._counts: dict[str, int] = {}
 
     def root(self) -> Call:
-        """All nodes."""
+        """The call of the whole model, with all nodes."""
         everything = range(len(self._scopes))
         classes = (scope.root_class for scope in self._scopes)
         origin = Origin(_class_name(next(filter(None, classes), None)))
         return Call(ROOT, 1, frozenset(everything), 0, self._parts(everything, 0), origin)
 
     def _parts(self, nodes: Sequence[int], depth: int) -> tuple[Call, ...]:
-        """The calls among some nodes, of modules that lie so deep."""
+        """The calls, at one depth of nesting, among some nodes."""
         of_module: dict[str, list[int]] = {}
         for k in nodes:
             if len(self._scopes[k].modules) > depth:
@@ -115,22 +119,22 @@ class _Modules:
         return Origin(_class_name(kind), own[-1].file, own[-1].line) if own else Origin(_class_name(kind))
 
     def _runs(self, nodes: list[int], depth: int) -> Iterator[list[int]]:
-        """A module's nodes by the call they belong to."""
+        """Split a module's nodes into its calls."""
         run: list[int] = []
-        away = _Away(self._graph)
+        away = _OutsideFlow(self._graph)
         for k in range(nodes[0], nodes[-1] + 1):
             if not self._is_of(k, nodes[0], depth):
                 away.passes(k)
                 continue
             if run and (away.returns(k) or self._is_marked(run[-1], k, depth) or self._reads_again(run, k, depth)):
                 yield run
-                run, away = [], _Away(self._graph)
+                run, away = [], _OutsideFlow(self._graph)
             run.append(k)
             away.leaves(k)
         yield run
 
     def _is_of(self, k: int, first: int, depth: int) -> bool:
-        """Whether a node lies in the same module as another."""
+        """Whether a node is in the same module as another."""
         return self._scopes[k].modules[: depth + 1] == self._scopes[first].modules[: depth + 1]
 
     def _is_marked(self, before: int, now: int, depth: int) -> bool:
@@ -145,14 +149,14 @@ class _Modules:
         return any(weights & self._weights(other) for other in run)
 
     def _weights(self, k: int) -> set[tuple[str, str]]:
-        """What a node reads that no node makes, and by which operation."""
+        """The constants that a node reads and no node makes, each with the node's operation."""
         graph = self._graph
         names = (name for name in graph.reads[k] if name not in graph.maker and graph.kind(name) is Kind.CONSTANT)
         return {(graph.nodes[k].op_type, name) for name in names}
 
 
-class _Away:
-    """What left a call and where it went since."""
+class _OutsideFlow:
+    """Tracks the values that left a call, and what was computed from them outside."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -160,25 +164,25 @@ class _Away:
         self._passed: set[str] = set()
 
     def leaves(self, k: int) -> None:
-        """A node of the call made something. Lengths and indices do not count: exporters share those freely."""
+        """Note the outputs of a node of the call. Lengths and indices do not count: exporters share those freely."""
         self._made.update(name for name in self._graph.nodes[k].output if self._graph.kind(name) is Kind.DATA)
 
     def passes(self, k: int) -> None:
-        """Another node read something."""
+        """Note a node outside the call, which may read a value that left it."""
         names = self._graph.reads[k]
         if not self._made.isdisjoint(names) or not self._passed.isdisjoint(names):
             self._passed.update(self._graph.nodes[k].output)
 
     def returns(self, k: int) -> bool:
-        """Whether a node reads what others made of it."""
+        """Whether a node reads a value that was computed outside from the call's values."""
         return not self._passed.isdisjoint(self._graph.reads[k])
 
 
 def _by_node(graph: Graph, found: Sequence[Scope]) -> Call:
-    """A graph that says nothing of modules: a call for each node whose values are no constants."""
+    """The call of a graph that records no modules: one call for each node whose outputs are not constants."""
     counts, parts = {ROOT: 1}, list[Call]()
     for k, node in enumerate(graph.nodes):
-        if any(graph.flows(name) for name in node.output):
+        if any(graph.is_activation(name) for name in node.output):
             name = node.name or next(filter(None, node.output))
             counts[name] = counts.get(name, 0) + 1
             origin = Origin(node.op_type, found[k].file, found[k].line)
@@ -187,5 +191,5 @@ def _by_node(graph: Graph, found: Sequence[Scope]) -> Call:
 
 
 def _class_name(path: str | None) -> str | None:
-    """A class as modules of a dump have it: without where it is written."""
+    """The name of a class as dumps have it, without its module."""
     return None if path is None else path.rpartition(".")[2]

@@ -1,6 +1,6 @@
-"""An ONNX file, read without its weights: those that lie beside it stay there until onnxruntime maps them.
+"""An ONNX file, read without its weights: those in files beside it are not read until onnxruntime maps them.
 
-A model is a file from a stranger. Whatever it names beside itself must lie in its own folder, links followed; a
+A model may come from a stranger. Every other file that it names must be in its own folder, after links are followed. A
 hub's cache, where model and weights are both links into one folder of blobs, counts as that folder.
 """
 
@@ -15,41 +15,43 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.helper import make_attribute
 
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, first_line, printable
 
 RANDOM = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
-"""Operators that draw random numbers, by a seed that they may be given. Dropout draws none where nothing is trained."""
+"""Operators that draw random numbers, optionally from a given seed. Dropout draws none outside of training."""
 
 
 class Model(NamedTuple):
-    """A model whose functions are inlined, taken apart: weights are large, and many sessions are made with them."""
+    """A model whose functions are inlined, without its nodes: weights are large, and many sessions are made
+    with them.
+    """
 
     rest: ModelProto
-    """All but the graph's nodes, inputs and outputs."""
+    """Everything but the graph's nodes, inputs and outputs."""
     nodes: tuple[NodeProto, ...]
     inputs: tuple[ValueInfoProto, ...]
-    """What the graph must be given, which its weights are not."""
+    """The inputs that the graph must be given, without its weights."""
     outputs: tuple[str, ...]
     path: Path
     folder: Path
-    """Where the weights lie that are in files of their own."""
+    """The folder of weights that are in files of their own."""
 
     @property
     def weights(self) -> Sequence[TensorProto]:
-        """What the graph brings along, and is not sparse."""
+        """The weights in the graph that are not sparse."""
         found: Sequence[TensorProto] = self.rest.graph.initializer
         return found
 
     @property
     def weight_names(self) -> set[str]:
-        """The names of all it brings along."""
+        """The names of all weights in the graph."""
         graph = self.rest.graph
         return {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
 
-    def spelled(self, nodes: Iterable[NodeProto], inputs: Iterable[ValueInfoProto], outputs: Iterable[str]) -> bytes:
-        """A model with these weights and other nodes. Messages one upon the other are read as one."""
+    def serialize(self, nodes: Iterable[NodeProto], inputs: Iterable[ValueInfoProto], outputs: Iterable[str]) -> bytes:
+        """Serialize a model with these weights and other nodes. Concatenated protobuf messages are read as one."""
         more = ModelProto()
         more.graph.node.extend(nodes)
         more.graph.input.extend(inputs)
@@ -58,23 +60,25 @@ class Model(NamedTuple):
 
 
 def load(target: str) -> Model:
-    """Read a model; raises a sentence where there is none, or one that reaches out of its folder."""
+    """Read a model; raises ``CaptureError`` if there is none, or if it refers to files outside of its folder."""
     path = Path(target).expanduser().absolute()
     if not path.is_file():
         raise CaptureError(f"onnx:{printable(target)}: is no file that onnxruntime could run; write onnx:FILE.onnx")
     proto = _read(path)
-    folder = _bring_home(path, list(tensors(proto.graph)))
-    return _taken_apart(_inlined(proto, path) if proto.functions else proto, path, folder)
+    folder = _locate_weights(path, list(tensors(proto.graph)))
+    return _split(_inlined(proto, path) if proto.functions else proto, path, folder)
 
 
 def seed(model: Model, number: int) -> None:
-    """Make nodes that draw random numbers draw the same ones however the graph is cut: each by a seed of its own."""
+    """Give every node that draws random numbers a seed of its own, so that it draws the same however the
+    graph is cut.
+    """
     for k, node in enumerate(model.nodes):
         if node.op_type in RANDOM and not any(each.name == "seed" for each in node.attribute):
             node.attribute.append(make_attribute("seed", float(number + k)))
 
 
-def _taken_apart(proto: ModelProto, path: Path, folder: Path) -> Model:
+def _split(proto: ModelProto, path: Path, folder: Path) -> Model:
     graph = proto.graph
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     nodes, outputs = tuple(graph.node), tuple(each.name for each in graph.output)
@@ -95,21 +99,21 @@ def _read(path: Path) -> ModelProto:
 
 
 def _inlined(proto: ModelProto, path: Path) -> ModelProto:
-    """With the nodes of its functions in their callers' place: what happens within one can be seen then."""
+    """Replace calls of the model's functions by their nodes, so that values within them can be read."""
     from onnx.inliner import inline_local_functions
 
     try:
         return inline_local_functions(proto)
-    except Exception as error:  # a C++ exception of whatever kind
-        said = printable(str(error).strip().partition("\n")[0])
-        raise CaptureError(f"{printable(path)}: its functions cannot be inlined ({said:.200})") from error
+    except Exception as error:  # a C++ exception of any kind
+        reason = first_line(error)
+        raise CaptureError(f"{printable(path)}: its functions cannot be inlined ({reason:.200})") from error
 
 
 # --- weights in files of their own
 
 
 def tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Every tensor that a graph holds, those of its nodes' attributes and of graphs within it too."""
+    """Every tensor in a graph, including those in attributes of nodes and in inner graphs."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -121,7 +125,7 @@ def tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 
 def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs that a node holds: branches, bodies of loops."""
+    """The graphs in a node: branches, bodies of loops."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -129,17 +133,17 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def is_outside(tensor: TensorProto) -> bool:
-    """Whether a tensor's bytes lie in another file."""
+    """Whether a tensor's bytes are in another file."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 
 def external(tensor: TensorProto) -> dict[str, Any]:
-    """Where they lie: ``location``, ``offset``, ``length``."""
+    """Where its bytes are: ``location``, ``offset``, ``length``."""
     return {item.key: item.value for item in tensor.external_data}
 
 
-def _bring_home(path: Path, found: list[TensorProto]) -> Path:
-    """The one folder that all outside tensors lie in; their locations are spelled from there."""
+def _locate_weights(path: Path, found: list[TensorProto]) -> Path:
+    """Find the one folder that contains all external tensors, and make their locations relative to it."""
     outside = [tensor for tensor in found if is_outside(tensor)]
     homes = (path.parent.resolve(), path.resolve().parent)
     places = {str(external(tensor).get("location", "")) for tensor in outside}
@@ -158,7 +162,7 @@ def _bring_home(path: Path, found: list[TensorProto]) -> Path:
 
 
 def _resolved(path: Path, place: str) -> Path:
-    """Where a location leads to, links followed; it must be a file, and named from the model's folder."""
+    """The file of a location, links followed; it must exist, and be given relative to the model's folder."""
     if not place or Path(place).is_absolute():
         raise CaptureError(f"{printable(path)}: names weights outside of its folder ({printable(place)})")
     file = path.parent / place

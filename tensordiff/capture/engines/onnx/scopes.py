@@ -1,9 +1,10 @@
-"""Which module of the exported model a node comes from, as the node itself says.
+"""Which module of the exported model a node comes from, according to the node itself.
 
-torch's exporters say it in two ways. The newer one writes, into a node's properties, the modules around it from the
-outermost, their classes, and the stack at the time. The older one names nodes ``/model/layers.0/mlp/down_proj/MatMul``;
-so do builders that follow it, and TensorFlow's names are read alike. There, a module that is called again has ``_1``
-at its name, and a part of a ``Sequential`` is called by its whole name: ``/blocks.0/blocks.0.1/Relu``.
+torch's exporters record it in two ways. The newer one stores in a node's properties the modules around it from the
+outermost, their classes, and the stack trace. The older one names nodes ``/model/layers.0/mlp/down_proj/MatMul``;
+builders that follow it do the same, and TensorFlow's names are read in the same way. In such names a module that is
+called again has the suffix ``_1``, and a part of a ``Sequential`` appears by its whole name:
+``/blocks.0/blocks.0.1/Relu``.
 
 All of it is text from a stranger: it is parsed, never run.
 """
@@ -20,8 +21,8 @@ from onnx import NodeProto
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _STACK = "pkg.torch.onnx.stack_trace"
-_DEEPEST = 64  # modules within each other that are told apart
-_LONGEST = 1 << 16  # characters of a property that are looked at
+_DEEPEST = 64  # the deepest nesting of modules that is told apart
+_LONGEST = 1 << 16  # characters of a property that are read
 _FRAME = re.compile(r'File "([^"<\n][^"\n]*)", line (\d{1,9})')
 _TRACED = re.compile(r"^(\S[^(\n]*)\((\d{1,9})\): ")  # the older exporter's, innermost first
 _AGAIN = re.compile(r"(.+)_(\d{1,6})")
@@ -34,18 +35,18 @@ class Scope(NamedTuple):
     """Where a node comes from."""
 
     modules: tuple[str, ...] = ()
-    """The modules around it from the outermost, each by its whole name; the model itself is not said."""
+    """The modules around it from the outermost, each by its full name; the model itself is not among them."""
     classes: tuple[str | None, ...] = ()
-    """The class of each, where that is known."""
+    """The class of each module, if known."""
     root_class: str | None = None
     marks: tuple[str, ...] = ()
-    """Of each, what tells one call of it from another, where the exporter says so."""
+    """For each module, what tells one call of it from another, if the exporter records that."""
     file: str | None = None
     line: int | None = None
     op: str | None = None
-    """What the exporter itself called the operation, where it says so."""
-    is_said: bool = True
-    """Whether the node says where it comes from; one that a later pass put in does not."""
+    """The exporter's own name for the operation, if it records one."""
+    is_known: bool = True
+    """Whether the node records where it comes from; nodes added by a later pass do not."""
 
 
 def scopes(nodes: Sequence[NodeProto], weights: Iterable[str]) -> list[Scope]:
@@ -55,7 +56,7 @@ def scopes(nodes: Sequence[NodeProto], weights: Iterable[str]) -> list[Scope]:
 
 
 def _holders(weights: Iterable[str]) -> Iterable[str]:
-    """Modules that the names of weights tell of."""
+    """Modules that the names of weights imply."""
     for weight in weights:
         parts = weight.split(".")[:_DEEPEST]
         yield from (".".join(parts[:k]) for k in range(1, len(parts)))
@@ -77,8 +78,8 @@ def _from_properties(node: NodeProto) -> Scope | None:
     root = known[0] if names[0] == "" and len(names) > 1 else None
     frames = _FRAME.findall(said.get(_STACK, "")[-_LONGEST:])
     file, line = frames[-1] if frames else (None, None)
-    kinds, is_said = tuple(kind for _, kind in around), _is_module(names[0]) or names[0] == ""
-    return Scope(modules, kinds, root, marks, _short(file), None if line is None else int(line), names[-1], is_said)
+    kinds, is_known = tuple(kind for _, kind in around), _is_module(names[0]) or names[0] == ""
+    return Scope(modules, kinds, root, marks, _short(file), None if line is None else int(line), names[-1], is_known)
 
 
 def _is_module(name: str) -> bool:
@@ -86,7 +87,7 @@ def _is_module(name: str) -> bool:
 
 
 def _texts(spelled: str | None) -> list[str]:
-    """A list of texts as Python writes it; nothing where it is something else."""
+    """Parse a list of strings in Python's notation; empty if it is something else."""
     if spelled is None or len(spelled) > _LONGEST:
         return []
     try:
@@ -100,14 +101,14 @@ def _texts(spelled: str | None) -> list[str]:
 
 
 class _Names:
-    """Reads scopes out of names. What a suffix means depends on what came before it."""
+    """Reads scopes from names. The meaning of a suffix depends on the names before it."""
 
     def __init__(self, holders: frozenset[str]) -> None:
         self._holders = holders
         self._seen: set[str] = set()
 
     def scope(self, node: NodeProto) -> Scope:
-        """What a node's name says."""
+        """The scope in a node's name."""
         modules: list[str] = []
         marks: list[str] = []
         last = ""
@@ -117,10 +118,10 @@ class _Names:
             marks.append(mark)
         self._seen.update(modules)
         file, line = _traced(node.doc_string)
-        return Scope(tuple(modules), (None,) * len(modules), None, tuple(marks), file, line, is_said="/" in node.name)
+        return Scope(tuple(modules), (None,) * len(modules), None, tuple(marks), file, line, is_known="/" in node.name)
 
     def _module(self, parent: str, last: str, part: str) -> tuple[str, str, str]:
-        """A module's whole name, its own part of it, and what tells this call from the first."""
+        """A module's full name, its own part of that name, and what tells this call from the first."""
         name = self._joined(parent, last, part)
         again = _AGAIN.fullmatch(part)
         if again is None or name in self._holders or name in self._seen:
@@ -129,7 +130,7 @@ class _Names:
         return (first, again[1], again[2]) if first in self._seen else (name, part, "")
 
     def _joined(self, parent: str, last: str, part: str) -> str:
-        """A part's whole name; one that repeats what holds it is whole already, as far as that goes."""
+        """The full name of a part; a part that repeats its parent's name is a full name already, from there on."""
         plain = f"{parent}.{part}" if parent else part
         if not last or not part.startswith(f"{last}.") or plain in self._holders:
             return plain
@@ -142,5 +143,5 @@ def _traced(text: str) -> tuple[str | None, int | None]:
 
 
 def _short(file: str | None) -> str | None:
-    """A file as dumps name it: from the package on, where it is installed."""
+    """A file as dumps name it: relative to its package, if installed."""
     return None if file is None else _INSTALLED.sub("", file).replace("\\", "/")

@@ -1,9 +1,10 @@
-"""Running a graph with onnxruntime: any of its values, for the same inputs, as often as they are asked for.
+"""Runs a graph with onnxruntime: computes any of its values for the same inputs, as often as needed.
 
-A session is made of the nodes that the wanted values need, with those values as its outputs and nothing optimized,
-since what is fused has no value of its own. onnxruntime holds every output of a session until the run is over, so large
-requests are made in parts, a session each. Which execution providers ``--device`` means is decided here: ``auto`` is
-cuda where this onnxruntime has it, else the cpu; the cpu always comes last, for what a provider has no kernel for.
+A session is made of the nodes that the requested values need. Those values are its outputs, and nothing is optimized,
+since fused nodes have no values of their own. onnxruntime holds every output of a session until the run is over, so
+large requests are split, with a session for each part. The execution providers for ``--device`` are chosen here:
+``auto`` is cuda if this onnxruntime has it, else the cpu. The cpu always comes last, for operators without a kernel in
+the other provider.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from tensordiff.capture.devices import parse_device
 from tensordiff.capture.engines.onnx.failures import FAILURES, failure_from
-from tensordiff.capture.engines.onnx.graph import Graph, Known, Wires, reads
+from tensordiff.capture.engines.onnx.graph import Graph, NodeLinks, ValueInfo, reads
 from tensordiff.capture.engines.onnx.model import Model
 from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.errors import CaptureError, printable
@@ -30,42 +31,42 @@ CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 class Placement(NamedTuple):
-    """The providers in the order they are asked."""
+    """The execution providers, in order of preference."""
 
     device: str
-    """As a person would name it: ``cpu``, ``cuda:0``."""
+    """As ``--device`` would name it: ``cpu``, ``cuda:0``."""
     providers: tuple[tuple[str, Mapping[str, str]], ...]
-    is_wish: bool = False
-    """Whether another will do, since nobody asked for this one."""
+    is_optional: bool = False
+    """Whether the CPU will do instead, because the user did not ask for this provider."""
 
 
-def placement(asked: str, available: Sequence[str], *, exact: bool = False) -> Placement:
-    """What a person's ``--device`` means where these providers are to be had; ``exact`` rules TF32 out."""
-    choice = parse_device(asked)
+def placement(text: str, available: Sequence[str], *, exact: bool = False) -> Placement:
+    """The providers for a value of ``--device``, out of the available ones; ``exact`` rules out TF32."""
+    choice = parse_device(text)
     cpu: tuple[str, Mapping[str, str]] = (CPU, {})
     if choice.kind == "cpu" or (choice.kind == "auto" and CUDA not in available):
         return Placement("cpu", (cpu,))
     if choice.kind in ("mps", "map") or len(choice.numbers) > 1:
         raise CaptureError(
-            f"--device {printable(asked)}: onnxruntime is run on the cpu or one GPU with CUDA; give auto, cpu or gpu:1"
+            f"--device {printable(text)}: onnxruntime is run on the cpu or one GPU with CUDA; give auto, cpu or gpu:1"
         )
     if CUDA not in available:
         there = ", ".join(name.removesuffix("ExecutionProvider") for name in available) or "nothing"
         raise CaptureError(
-            f"--device {printable(asked)}: this onnxruntime has no CUDA (it has {printable(there)}); "
+            f"--device {printable(text)}: this onnxruntime has no CUDA (it has {printable(there)}); "
             "install onnxruntime-gpu, or try --device cpu"
         )
     number = str(choice.number)
     options = {"device_id": number} | ({"use_tf32": "0"} if exact else {})
-    return Placement(f"cuda:{number}", ((CUDA, options), cpu), is_wish=asked == "auto")
+    return Placement(f"cuda:{number}", ((CUDA, options), cpu), is_optional=text == "auto")
 
 
-def settled(placed: Placement, active: Sequence[str]) -> Placement:
-    """What became of it: onnxruntime goes on without a provider that will not start."""
+def active_placement(placed: Placement, active: Sequence[str]) -> Placement:
+    """The placement that took effect: onnxruntime continues without a provider that does not start."""
     first = placed.providers[0][0]
     if first in active:
         return placed
-    if not placed.is_wish:
+    if not placed.is_optional:
         raise CaptureError(
             f"--device {placed.device}: onnxruntime could not start {first}; are its libraries and driver there? "
             "Try --device cpu"
@@ -78,7 +79,7 @@ _FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class Feed(NamedTuple):
-    """A value that is given instead of made."""
+    """A value that is given instead of computed."""
 
     array: Array
     elem_type: int
@@ -86,7 +87,7 @@ class Feed(NamedTuple):
 
 @dataclass
 class GraphRunner:
-    """A model with its inputs, ready to be asked for values."""
+    """A model with its inputs, ready to compute values."""
 
     model: Model
     graph: Graph
@@ -94,14 +95,14 @@ class GraphRunner:
     placed: Placement
     deterministic: bool = False
     runs: int = 0
-    """How often the graph was run, or part of it."""
+    """How often the graph, or part of it, was run."""
 
     def values(
-        self, wanted: Iterable[str], wires: Wires | None = None, more: Mapping[str, Feed] | None = None
+        self, wanted: Iterable[str], links: NodeLinks | None = None, more: Mapping[str, Feed] | None = None
     ) -> dict[str, Array | str]:
-        """Values by name; in the place of one that cannot be had, why.
+        """Compute values by name. For a value that cannot be had, returns the reason instead.
 
-        ``wires`` are other nodes than the graph's; ``more`` is what they read beside its inputs.
+        ``links`` are other nodes than the graph's; ``more`` is what they read besides its inputs.
         """
         feeds = {**self.feeds, **(more or {})}
         names = list(dict.fromkeys(wanted))
@@ -109,13 +110,13 @@ class GraphRunner:
         made = [name for name in names if name not in feeds]
         if not made:
             return given
-        nodes = (wires or self.graph.wires).needed(made)
+        nodes = (links or self.graph.links).needed(made)
         session = self._session(nodes, made, _read_of(more or {}, nodes))
         return given | dict(zip(made, map(as_array, self._run(session, made, feeds)), strict=True))
 
-    def shapes(self, wanted: Sequence[str]) -> dict[str, Known]:
+    def shapes(self, wanted: Sequence[str]) -> dict[str, ValueInfo]:
         """Types and shapes of values, by a run that keeps none of them."""
-        chosen = self.graph.wires.needed(wanted)
+        chosen = self.graph.links.needed(wanted)
         types = self._types_of(chosen, wanted)
         tensors = [name for name in wanted if types[name] is not None]
         if not tensors:
@@ -124,11 +125,11 @@ class GraphRunner:
         names = [node.output[0] for node in asking]
         found = self._run(self._session([*chosen, *asking], names), names, self.feeds)
         lengths = [tuple(int(length) for length in each.numpy()) for each in found]
-        return {name: Known(types[name], shape) for name, shape in zip(tensors, lengths, strict=True)}
+        return {name: ValueInfo(types[name], shape) for name, shape in zip(tensors, lengths, strict=True)}
 
     def _types_of(self, nodes: Sequence[NodeProto], wanted: Sequence[str]) -> dict[str, DType | None]:
-        """What onnxruntime takes values for: it knows its own operators, which nobody else infers."""
-        types = {name: self.graph.about(name).dtype for name in wanted}
+        """The types of values according to onnxruntime: only it can infer the results of its own operators."""
+        types = {name: self.graph.info(name).dtype for name in wanted}
         unknown = [name for name, dtype in types.items() if dtype is None]
         if not unknown:
             return types
@@ -138,7 +139,7 @@ class GraphRunner:
     def _run(self, session: Any, names: Sequence[str], feeds: Mapping[str, Feed]) -> list[Any]:
         self.runs += 1
         given = {each.name: to_value(feeds[each.name]) for each in session.get_inputs()}
-        with self._failing():
+        with self._translated_errors():
             found: list[Any] = session.run_with_ort_values(list(names), given)
             return found
 
@@ -148,37 +149,37 @@ class GraphRunner:
         options = self._options()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         inputs = (*self.model.inputs, *(_declared(name, feed) for name, feed in (more or {}).items()))
-        return self._started(self.model.spelled(nodes, inputs, outputs), options)
+        return self._start(self.model.serialize(nodes, inputs, outputs), options)
 
     def optimize(self, path: Path) -> None:
-        """Write the graph down as onnxruntime optimizes it, its weights in a file beside it."""
+        """Write the graph as onnxruntime optimizes it, with its weights in a file beside it."""
         options = self._options()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.optimized_model_filepath = str(path)
         options.add_session_config_entry(f"{_OPTIMIZED}_file_name", f"{path.name}.weights")
         options.add_session_config_entry(f"{_OPTIMIZED}_min_size_in_bytes", "1024")
-        self._started(self.model.spelled(self.model.nodes, self.model.inputs, self.model.outputs), options)
+        self._start(self.model.serialize(self.model.nodes, self.model.inputs, self.model.outputs), options)
 
     def _options(self) -> Any:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.enable_mem_reuse = (
-            False  # planning it takes the square of the nodes, and saves nothing where no output is
+            False  # planning is quadratic in the number of nodes, and saves nothing because every value is an output
         )
         options.use_deterministic_compute = self.deterministic
         options.add_session_config_entry(_FOLDER, str(self.model.folder))
         return options
 
-    def _started(self, spelled: bytes, options: Any) -> Any:
+    def _start(self, spelled: bytes, options: Any) -> Any:
         providers = [(name, dict(said)) for name, said in self.placed.providers]
-        with self._failing():
+        with self._translated_errors():
             session = onnxruntime.InferenceSession(spelled, options, providers=providers)
-        self.placed = settled(self.placed, session.get_providers())
+        self.placed = active_placement(self.placed, session.get_providers())
         return session
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """What onnxruntime says becomes one sentence."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Turn errors of onnxruntime into one sentence."""
         try:
             yield
         except FAILURES as error:
@@ -186,7 +187,7 @@ class GraphRunner:
 
 
 def _read_of(more: Mapping[str, Feed], nodes: Sequence[NodeProto]) -> dict[str, Feed]:
-    """Those that these nodes read."""
+    """The feeds that these nodes read."""
     names = {name for node in nodes for name in reads(node)} if more else ()
     return {name: feed for name, feed in more.items() if name in names}
 
@@ -199,7 +200,7 @@ def _declared(name: str, feed: Feed) -> ValueInfoProto:
 
 
 def to_value(feed: Feed) -> Any:
-    """An array as onnxruntime takes it, of the types numpy lacks too."""
+    """An array as onnxruntime takes it, including types that numpy lacks."""
     array = np.asarray(feed.array, order="C")
     if array.dtype.isbuiltin == 1:
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
@@ -208,7 +209,7 @@ def to_value(feed: Feed) -> Any:
 
 
 def as_array(value: Any) -> Array | str:
-    """What onnxruntime gave as an array, of the types numpy lacks too; or why it is not one."""
+    """A value of onnxruntime as an array, including types that numpy lacks; or why it is not one."""
     if not value.has_value() or not value.is_tensor():
         return f"it is no tensor but a {printable(value.data_type())}"
     dtype = _dtype_of(value.element_type())
@@ -217,14 +218,14 @@ def as_array(value: Any) -> Array | str:
     if dtype.isbuiltin == 1:
         found: Array = value.numpy()
         return found
-    # numpy has no such type, so the bytes are taken and called what they are.
+    # numpy has no such type, so the bytes are copied and given the type.
     nbytes = value.tensor_size_in_bytes()
     raw = ctypes.string_at(value.data_ptr(), nbytes) if nbytes else b""
     return np.frombuffer(bytearray(raw), dtype).reshape(value.shape())
 
 
 def _dtype_of(number: int) -> DType | None:
-    """A type that is written; one with several elements a byte is not."""
+    """A type that dumps have; types with several elements a byte are not written."""
     if number in _PACKED or number == TensorProto.STRING:
         return None
     dtype = helper.tensor_dtype_to_np_dtype(number)
@@ -240,6 +241,6 @@ _SAID = {"float": "FLOAT", "double": "DOUBLE", **{name.lower(): name for name, _
 
 
 def _dtype_said(text: str) -> DType | None:
-    """``tensor(float)`` as a type."""
+    """Parse a type such as ``tensor(float)``."""
     name = _SAID.get(text.removeprefix("tensor(").removesuffix(")"))
     return None if name is None else _dtype_of(TensorProto.DataType.Value(name))

@@ -1,7 +1,7 @@
 """``py:FILE.py:FUNCTION``: the user's own model.
 
-The function takes nothing and returns ``(module, args, kwargs)``, or yields such steps; its ``yield`` returns what the
-module gave for the step. A fourth element is the loss for ``--gradients``, a function of what the module gave. The
+The function takes no arguments and returns ``(module, args, kwargs)``, or yields such steps; its ``yield`` returns the
+module's output for the step. A fourth element is the loss for ``--gradients``, a function of the module's output. The
 function is called once for every pass, so it should build what it needs; a reusable child loads the file once. The
 file's folder is on the import path while it runs, as if Python had been started with it.
 """
@@ -27,7 +27,7 @@ from tensordiff.capture.engines.torch.unchanged import StateCheck
 from tensordiff.capture.events import Done, Phase, Tell
 from tensordiff.capture.job import Job, Source
 from tensordiff.capture.process.reusable_engine import RunJob
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, first_line, printable
 
 
 def run(job: Job, tell: Tell) -> Done:
@@ -36,14 +36,14 @@ def run(job: Job, tell: Tell) -> Done:
 
 
 def load_reusable(job: Job, tell: Tell) -> RunJob:
-    """Load a function for several jobs; it is called anew for each, as it is for each pass."""
-    program, same = load(job, tell), StateCheck(with_inputs=True)
+    """Load a function for several jobs; it is called again for each of them, as for each pass."""
+    program, check = load(job, tell), StateCheck(with_inputs=True)
 
-    return lambda job, tell: perform(same.of(program), job, tell)
+    return lambda job, tell: perform(check.watch(program), job, tell)
 
 
 def load(job: Job, tell: Tell) -> FunctionProgram:
-    """Load what a job names."""
+    """Load the function that a job names."""
     tell(Phase("loading", job.source.target))
     if job.settings.deterministic:
         make_deterministic()
@@ -52,14 +52,14 @@ def load(job: Job, tell: Tell) -> FunctionProgram:
 
 
 class FunctionProgram:
-    """What a user's function returns or yields."""
+    """The steps that a user's function returns or yields."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.function = load_function(source)
 
     def steps(self) -> Steps:
-        """Call the function anew."""
+        """Call the function again."""
         made = self.function()
         if isinstance(made, GeneratorType):
             yield from self._yielded(made)
@@ -67,7 +67,7 @@ class FunctionProgram:
         yield _copied(self._step(made))
 
     def facts(self) -> Mapping[str, Any]:
-        """The function says nothing of a prompt."""
+        """A function has no prompt to report."""
         return {}
 
     def _yielded(self, made: GeneratorType[Any, Any, Any]) -> Steps:
@@ -79,7 +79,7 @@ class FunctionProgram:
             return
 
     def _step(self, found: Any) -> Step:
-        """What a function gave, as a step; args and kwargs may be left out."""
+        """The return value of a function as a step; args and kwargs may be left out."""
         if isinstance(found, nn.Module):
             found = (found,)
         if not (isinstance(found, tuple) and found and isinstance(found[0], nn.Module) and len(found) <= 4):
@@ -101,8 +101,10 @@ class FunctionProgram:
 
 
 def _copied(step: Step) -> Step:
-    """A cache among the arguments must be fresh in every pass. What was computed is copied without its history, which
-    torch refuses to copy."""
+    """Copy the arguments of a step, so that a cache among them is empty in every pass.
+
+    Computed tensors are copied without their autograd history, which torch refuses to copy.
+    """
     found = find_arguments(step.args, step.kwargs, whole_caches=True).tensors.values()
     memo = {id(tensor): tensor.detach().clone() for tensor in found if not tensor.is_leaf}
     args, kwargs = copy.deepcopy((step.args, step.kwargs), memo)
@@ -132,6 +134,8 @@ def _load_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        said = printable(str(error).partition("\n")[0])
-        raise CaptureError(f"{printable(path)}: could not be imported ({type(error).__name__}: {said:.300})") from error
+        reason = first_line(error)
+        raise CaptureError(
+            f"{printable(path)}: could not be imported ({type(error).__name__}: {reason:.300})"
+        ) from error
     return module

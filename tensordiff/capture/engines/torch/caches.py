@@ -1,8 +1,8 @@
-"""The caches of transformers: what their layers hold, by name, and how to put it into them or into new ones.
+"""The caches of transformers: what their layers hold, by name, and how to replace it or build a new cache.
 
-Caches are recognized by their attributes, so that transformers need not be imported to look at one. A layer of a cache
-may hold keys and values, the states of a linear attention, or both. A decoder with cross-attention has two caches in
-one; what the second holds has names with the prefix ``cross_``.
+Caches are recognized by their attributes, so that transformers need not be imported. A layer of a cache may hold keys
+and values, the states of a linear attention, or both. A decoder with cross-attention has two caches in one; what the
+second holds has names with the prefix ``cross_``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HELD = {
 }  # fmt: skip
 CROSS = "cross_"
 NAMES = tuple(half + name for half in ("", CROSS) for name in _HELD.values())
-"""All names that something held by a layer may have."""
+"""All names of tensors that a layer of a cache may hold."""
 States = Mapping[str, Tensor]
 """What one layer of a cache holds, by name."""
 
@@ -59,12 +59,12 @@ def states(cache: Any, number: int) -> dict[str, Tensor]:
 
 
 def is_filled(cache: Any, number: int | None) -> bool:
-    """Whether a layer of a cache holds anything; any layer, where none is named."""
+    """Whether a layer of a cache holds anything; any layer, if ``number`` is None."""
     return any(states(cache, one) for one in (layers_of(cache) if number is None else (number,)))
 
 
 def fill(cache: Any, number: int, put: States) -> None:
-    """Put other tensors in the place of what a layer holds."""
+    """Replace tensors that a layer holds."""
     for prefix, half in _halves(cache):
         for attribute, name in _HELD.items():
             if prefix + name in put:
@@ -72,7 +72,7 @@ def fill(cache: Any, number: int, put: States) -> None:
 
 
 def rebuilt(kind: str, held: Mapping[int, States], config: Any) -> Any:
-    """A new cache that holds something; raises a sentence where one of its kind cannot be made."""
+    """A new cache that holds these tensors; raises ``CaptureError`` if its kind cannot be built."""
     try:
         from transformers import DynamicCache, EncoderDecoderCache
     except ImportError as error:
@@ -93,7 +93,7 @@ def _half(held: States, prefix: str) -> dict[str, Tensor]:
 
 
 def _with(cache: Any, held: Mapping[int, States]) -> Any:
-    """A cache with its layers filled as a model fills them."""
+    """Fill the layers of a cache as a model does."""
     from transformers.cache_utils import DynamicLayer
 
     for number, one in held.items():
@@ -118,7 +118,7 @@ def _update(layer: Any, held: States) -> None:
 
 
 def _lengthen(cache: Any, held: Mapping[int, States]) -> None:
-    """Say to layers that keep only a window how much went through them; one layer alone does not ask."""
+    """Set how many tokens went through layers that keep only a window. A layer replayed alone does not need it."""
     lengths = {number: one["key"].shape[-2] for number, one in held.items() if "key" in one}
     sliding = [number for number in lengths if getattr(cache.layers[number], "is_sliding", False)]
     whole = [lengths[number] for number in lengths if number not in sliding]

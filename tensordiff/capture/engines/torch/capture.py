@@ -1,6 +1,6 @@
-"""Running a torch program into a dump, for ``hf:`` and ``py:`` sources.
+"""Runs a torch program into a dump, for ``hf:``, ``py:`` and ``vllm:`` sources.
 
-A model that fails leaves the layers it reached in a dump that is flagged and has the error; so does a full disk.
+If the model fails or the disk is full, the dump keeps the layers that were reached, is flagged, and contains the error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 from tensordiff.capture import tap as taps
 from tensordiff.capture.engines.torch import facts as run_facts
-from tensordiff.capture.engines.torch.compiled import eager, why_nothing, why_silent
+from tensordiff.capture.engines.torch.compiled import eager, silent_layer_notes, why_empty
 from tensordiff.capture.engines.torch.devices.flags import make_deterministic, nondeterministic_operations
 from tensordiff.capture.engines.torch.gradients import GradientRecorder, differentiate
 from tensordiff.capture.engines.torch.hooks import Recorder
@@ -27,12 +27,12 @@ from tensordiff.capture.engines.torch.size_estimate import estimate
 from tensordiff.capture.engines.torch.writing.sinks import WritingSink
 from tensordiff.capture.engines.torch.writing.writer import BackgroundWriter
 from tensordiff.capture.events import Done, Note, Phase, Tell, ThrottledProgress
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import REPLAY, Job
 from tensordiff.capture.process.disk_space import check_job_size
 from tensordiff.capture.process.layers import Selection
-from tensordiff.capture.process.output import Output, done, open_output, where_it_lies
+from tensordiff.capture.process.output import Output, done, open_output, partial_dump_clause
 from tensordiff.capture.settings import Settings
-from tensordiff.errors import CaptureError, TensordiffError, printable
+from tensordiff.errors import CaptureError, TensordiffError, first_line, printable
 
 FRAMEWORK = "torch"
 
@@ -44,7 +44,7 @@ def all_facts(program: Program, model: nn.Module, settings: Settings) -> dict[st
 
 
 def capture(program: Program, job: Job, tell: Tell) -> Done:
-    """Run a program once, and write what its modules were given and gave."""
+    """Run a program once, and write the inputs and outputs of its modules."""
     settings = job.settings
     steps, step = begin(program, settings)
     more = parameter_bytes(step.model) * (settings.weights + settings.gradients)
@@ -54,34 +54,35 @@ def capture(program: Program, job: Job, tell: Tell) -> Done:
         recorder = Recorder(sink, Selection.from_settings(settings))
         backward = GradientRecorder(recorder) if settings.gradients else None
         try:
-            play(recorder, steps, step, job, tell, backward=backward)
+            run_steps(recorder, steps, step, job, tell, backward=backward)
         finally:
             writing.facts |= all_facts(program, step.model, settings) | {"calls": recorder.calls()}
         if settings.weights:
             tell(Phase("writing weights"))
             write_parameters(step.model, writing.background, writing.output.budget)
-        notes = [*sink.notes(), *why_silent(recorder), *nondeterminism_notes(recorder)]
+        notes = [*sink.notes(), *silent_layer_notes(recorder), *nondeterminism_notes(recorder)]
         if backward is not None:
             notes += backward.notes()
             writing.facts |= {"loss": backward.loss}
         writing.facts |= {"weights_hash": run_facts.weights_hash(step.model), "notes": notes or None}
-        refuse_nothing(job, sink, recorder, notes)
+        refuse_empty_dump(job, sink, recorder, notes)
         tell(Phase("writing"))
     return done(job, sink, writing.facts, tell)
 
 
-def refuse_nothing(job: Job, sink: WritingSink, recorder: Recorder, notes: Sequence[str]) -> None:
-    """Fail where nothing was written: an empty dump is hardly what was asked for."""
+def refuse_empty_dump(job: Job, sink: WritingSink, recorder: Recorder, notes: Sequence[str]) -> None:
+    """Fail if nothing was written: an empty dump is hardly what the user wanted."""
     if not sink.entries:
-        raise CaptureError(f"{printable(job.source)}: nothing was written: {why_nothing(recorder, notes)}")
+        raise CaptureError(f"{printable(job.source)}: nothing was written: {why_empty(recorder, notes)}")
 
 
 def tell_size(
     job: Job, step: Step, tell: Tell, selection: Selection | None = None, times: int = 1, more: int = 0
 ) -> None:
-    """Say what is about to run and how much will be written, as many times what modules give; refuses what cannot fit.
+    """Say what is about to run and how much will be written; refuses what cannot fit.
 
-    ``selection`` is what the settings ask for, unless it is given; ``more`` are bytes beside what modules give.
+    ``selection`` replaces the selection of the settings. ``times`` multiplies the size of what modules give; ``more``
+    are bytes to add to it.
     """
     model_facts = run_facts.about_model(step.model)
     tell(Note(f"{model_facts['class']}, {model_facts.get('path') or 'source unknown'}"))
@@ -90,7 +91,7 @@ def tell_size(
 
 
 def begin(program: Program, settings: Settings) -> tuple[Any, Step]:
-    """A program's first step, at its seed and with its flags."""
+    """Start a program, with its seed and flags; returns its steps and the first of them."""
     if settings.deterministic:
         make_deterministic()
     seed(settings.seed)
@@ -103,7 +104,7 @@ def begin(program: Program, settings: Settings) -> tuple[Any, Step]:
     return steps, step
 
 
-def play(
+def run_steps(
     recorder: Recorder,
     steps: Any,
     step: Step,
@@ -112,7 +113,7 @@ def play(
     name: str = "running",
     backward: GradientRecorder | None = None,
 ) -> None:
-    """Run all steps under a recorder's hooks, each backward too where that has hooks."""
+    """Run all steps under a recorder's hooks; with ``backward``, run each step's backward too."""
     tell(Phase(name, f"{job.settings.steps} step{'s' if job.settings.steps > 1 else ''}"))
     progress = ThrottledProgress(tell)
     taps.listeners.append(recorder)
@@ -136,7 +137,7 @@ def play(
 
 
 def _run_step(recorder: Recorder, backward: GradientRecorder | None, step: Step, job: Job) -> Any:
-    """Forward, then backward where that has hooks; gives what the model gave."""
+    """Run a step forward, and backward if ``backward`` is given; returns the model's output."""
     output = _forward(recorder, step, job, with_graph=backward is not None)
     if backward is None:
         return output
@@ -144,7 +145,7 @@ def _run_step(recorder: Recorder, backward: GradientRecorder | None, step: Step,
     def place() -> str:
         return f" after {backward.latest}" if backward.latest else ""
 
-    reached = where_it_lies(job, "the forward, and the gradients it reached,")
+    reached = partial_dump_clause(job, "the forward, and the gradients it reached,")
     with torch.enable_grad(), _watched(recorder, f"{printable(job.source)}: the backward", place, reached):
         backward.loss = differentiate(output, step.model, step.loss, str(job.source))
     return output
@@ -155,13 +156,13 @@ def _forward(recorder: Recorder, step: Step, job: Job, *, with_graph: bool) -> A
         return f" within {recorder.raised_in}" if recorder.raised_in else ""
 
     who = f"{printable(job.source)}: the model"
-    with torch.set_grad_enabled(with_graph), _watched(recorder, who, place, where_it_lies(job)):
+    with torch.set_grad_enabled(with_graph), _watched(recorder, who, place, partial_dump_clause(job)):
         return step.model(*step.args, **step.kwargs)
 
 
 @contextmanager
 def _watched(recorder: Recorder, who: str, place: Callable[[], str], reached: str) -> Iterator[None]:
-    """Note operations that are not deterministic; what is raised becomes a sentence on who raised it, and where."""
+    """Note nondeterministic operations, and turn an exception into a sentence on who raised it, and where."""
     try:
         with eager(), nondeterministic_operations() as operations:
             try:
@@ -171,24 +172,24 @@ def _watched(recorder: Recorder, who: str, place: Callable[[], str], reached: st
     except TensordiffError:
         raise
     except Exception as error:
-        said = printable(str(error).strip().partition("\n")[0])
+        reason = first_line(error)
         raise CaptureError(
-            f"{who} raised {type(error).__name__}{place()}: {said:.400}{reached}{what_to_try(error)}"
+            f"{who} raised {type(error).__name__}{place()}: {reason:.400}{reached}{what_to_try(error)}"
         ) from error
 
 
 def what_to_try(error: BaseException) -> str:
-    """What helps against an error of a GPU, as the end of a sentence; empty for any other."""
+    """What helps against an error of a GPU, as the end of a sentence; empty for any other error."""
     if isinstance(error, torch.OutOfMemoryError):
         return "; the device's memory is full: give a shorter input or fewer layers, or --device device_map=auto"
-    # A kernel fails after the call that queued it has returned, so the layer that is named may be innocent.
+    # A kernel fails after the call that queued it has returned, so the named layer may not be the cause.
     if "CUDA error" in str(error) or "HIP error" in str(error):
         return "; a GPU reports errors late, so another layer may be the cause: run it with CUDA_LAUNCH_BLOCKING=1"
     return ""
 
 
 def nondeterminism_notes(recorder: Recorder) -> list[str]:
-    """What ``--deterministic`` could not keep, as sentences."""
+    """Notes on what ``--deterministic`` could not guarantee."""
     some = sorted(recorder.nondeterministic)
     return [f"not deterministic, though that was asked for: {', '.join(some)}"] if some else []
 
@@ -202,7 +203,7 @@ class TorchOutput:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What to say of the run when it is over."""
+        """The facts of the run, written at its end."""
         return self.output.facts
 
     @facts.setter
@@ -210,21 +211,21 @@ class TorchOutput:
         self.output.facts = facts
 
     def begin_pass(self) -> None:
-        """What follows is of another pass over the model."""
+        """Begin another pass over the model."""
         self.background.drain()
         self.output.begin_pass()
 
 
 @contextmanager
 def open_writer(job: Job) -> Iterator[TorchOutput]:
-    """The dump of a job, written by a thread."""
+    """Open the dump of a job, written by a thread."""
     with open_output(job, FRAMEWORK) as output, BackgroundWriter(output.writer) as background:
         yield TorchOutput(output, background)
 
 
 def perform(program: Program, job: Job, tell: Tell) -> Done:
-    """Do what a job asks for with a program: capture it, inject into it, look into a layer, replay one."""
-    if job.task == "replay":
+    """Do what a job asks for: capture a program, inject into it, record a layer's operations, or replay a layer."""
+    if job.task == REPLAY:
         from tensordiff.capture.engines.torch.replay.replay import replay
 
         return replay(program, job, tell)

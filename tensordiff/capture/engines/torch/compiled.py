@@ -1,8 +1,8 @@
 """Models whose hooks do not fire: compiled, scripted, or captured as a graph.
 
-What is compiled is run uncompiled while it is captured, which torch has a switch for, so the numbers are those of the
-eager code; a note says so where it concerns the model, a part of it or one of their methods. Where hooks did not fire
-for another reason, the layers are named in a note.
+During a capture, compiled code runs uncompiled, which torch has a switch for, so the numbers are those of the eager
+code. A note says so if the model, a part of it or one of their methods is compiled. If hooks did not fire for another
+reason, a note names the layers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EAGER = "the model is compiled; it was run eagerly while it was captured, so the
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether torch.compile has been at a model, a part of it or a method of these."""
+    """Whether a model, a part of it or a method of these was compiled with torch.compile."""
     if _COMPILER not in sys.modules:
         return False
     modules = list(model.modules())
@@ -41,7 +41,7 @@ def _has_compiled_method(kind: type) -> bool:
 
 
 def _is_compiled_function(value: object) -> bool:
-    """What torch keeps from being compiled is wrapped too, and marked so."""
+    """Whether a function is compiled. torch also wraps functions that it excludes from compilation, and marks them."""
     if not isinstance(value, FunctionType):
         return False
     about = vars(value)
@@ -50,16 +50,16 @@ def _is_compiled_function(value: object) -> bool:
 
 @contextmanager
 def eager() -> Iterator[None]:
-    """Run what is compiled as if it were not, be it a function that nobody sees from the model."""
-    if _COMPILER not in sys.modules:  # nothing can be compiled; and to import it takes longer than many a capture
+    """Run compiled code as if it were not compiled, including functions that cannot be found from the model."""
+    if _COMPILER not in sys.modules:  # nothing can be compiled then, and importing it takes longer than many captures
         yield
         return
     with torch.compiler.set_stance("force_eager"):
         yield
 
 
-def why_nothing(recorder: Recorder, notes: Sequence[str]) -> str:
-    """Why a run left no tensor, which is hardly what was wanted."""
+def why_empty(recorder: Recorder, notes: Sequence[str]) -> str:
+    """Why a run wrote no tensor."""
     expression, layers = recorder.selection.layers, sorted(recorder.hooked)
     if expression is not None and not any(recorder.selection.is_named(layer) for layer in layers):
         some = ", ".join(layers[:3]) + (", …" if len(layers) > 3 else "")
@@ -67,8 +67,8 @@ def why_nothing(recorder: Recorder, notes: Sequence[str]) -> str:
     return "; ".join(notes) or "the layers that were asked for were given no tensors and gave none"
 
 
-def why_silent(recorder: Recorder) -> list[str]:
-    """What a person should know of hooks that did not fire."""
+def silent_layer_notes(recorder: Recorder) -> list[str]:
+    """Notes about hooks that did not fire."""
     model = recorder.root
     if model is None:
         return []

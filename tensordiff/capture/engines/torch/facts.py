@@ -1,4 +1,4 @@
-"""What a torch run says of itself: versions, its model, a hash of the weights, locations in source."""
+"""Facts of a torch run: versions, the model, a hash of the weights, locations in source."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tensordiff.capture.engines.torch.tensors import resolved
 
 _OF_EXPERTS = re.compile("expert|moe|rout(er|ing)|mixture|switch", re.IGNORECASE)
 _KNOWN_CODE = ("transformers.", "torch.nn.")
-_HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
+_HASHED = 1 << 20  # bytes of weights that are hashed whole; of more, the beginning of each
 
 
 class CodeLocation(NamedTuple):
-    """Where something is written."""
+    """A place in source code."""
 
     file: str | None
     line: int | None
@@ -43,7 +43,7 @@ _places: dict[type, CodeLocation] = {}
 
 
 def forward_location(kind: type) -> CodeLocation:
-    """File and line of a module's forward; looked up once a class."""
+    """File and line of a module's forward, cached by class."""
     if kind not in _places:
         _places[kind] = _find_place(kind)
     return _places[kind]
@@ -51,29 +51,29 @@ def forward_location(kind: type) -> CodeLocation:
 
 def _find_place(kind: type) -> CodeLocation:
     forward = getattr(written_class(kind), "forward", None)
-    # A module of TorchScript has a forward that says nothing of itself.
+    # A TorchScript module's forward has no code object.
     code = getattr(inspect.unwrap(forward), "__code__", None) if callable(forward) else None
-    # Code says its line itself. To have inspect read it up takes milliseconds a class, while the model waits.
+    # Code objects know their line. Letting inspect find it takes milliseconds a class, while the model waits.
     if code is None or not linecache.getline(code.co_filename, code.co_firstlineno):
         return CodeLocation(None, None)
-    return CodeLocation(short(code.co_filename), code.co_firstlineno)
+    return CodeLocation(short_path(code.co_filename), code.co_firstlineno)
 
 
 def written_class(kind: type) -> type:
-    """The class that a person would look for: of one that stands for a model's own, as vLLM's does, that one."""
+    """The class that a user would look for; for a class that stands for a model's own, as vLLM's does, the model's."""
     found: type = getattr(kind, "stands_for", kind)
     return found
 
 
 @lru_cache(maxsize=4096)
-def short(file: str) -> str:
-    """A file as dumps name it: from the package on, where it is installed."""
+def short_path(file: str) -> str:
+    """A file as dumps name it: relative to its package, if installed."""
     path, packages = Path(file), Path(sysconfig.get_paths()["purelib"])
     return path.relative_to(packages).as_posix() if path.is_relative_to(packages) else str(path)
 
 
 def versions() -> dict[str, str]:
-    """Of everything that may change a number."""
+    """The versions of everything that may change a number."""
     found = {"torch": torch.__version__, "python": platform.python_version()}
     for name in ("transformers", "accelerate", "vllm"):
         if name in sys.modules:
@@ -83,7 +83,7 @@ def versions() -> dict[str, str]:
 
 
 def about_run(model: nn.Module) -> dict[str, Any]:
-    """What a dump says of any run of a model: all that may explain a difference between two of them."""
+    """The facts of any run of a model: everything that may explain a difference between two runs."""
     return {
         "versions": versions(),
         "device": ", ".join(map(str, devices_of(model))) or "cpu",
@@ -104,7 +104,10 @@ def dtype_of(model: nn.Module) -> str:
 
 
 def weights_hash(model: nn.Module) -> str:
-    """One hash of all weights; of large ones, of the first part of each, and it says so. The same wherever they lie."""
+    """One hash of all weights, the same on any device.
+
+    Of large ones only the first part is hashed, and the hash says so.
+    """
     weights = Weights(model)
     names = [name for name, weight in sorted(weights.tensors.items()) if not is_lazy(weight)]
     parts = [part for name in names for _, part in plain_parts(name, weights.tensors[name])]
@@ -120,7 +123,7 @@ def weights_hash(model: nn.Module) -> str:
 
 
 def plain_parts(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """A weight, or the tensors that it is made of: one that torchao quantized is a wrapper around codes and scales."""
+    """A weight, or the tensors it consists of: torchao's quantized weights wrap codes and scales."""
     if not hasattr(weight, "__tensor_flatten__"):
         yield name, weight
         return
@@ -131,14 +134,14 @@ def plain_parts(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Te
 
 
 def _some_bytes(weight: torch.Tensor, most: int | None) -> memoryview:
-    """The bits, whatever type they are of; of quantized weights, those of what they stand for."""
+    """The raw bytes of a weight; of a quantized weight, those of its dequantized values."""
     flat = (weight.dequantize() if weight.is_quantized else weight).detach().reshape(-1)
     flat = flat if most is None else flat[: most // weight.element_size()]
     return memoryview(resolved(flat).cpu().contiguous().view(torch.uint8).numpy())
 
 
 def about_model(model: nn.Module) -> dict[str, Any]:
-    """The class of a model, where that is written, and how large it is."""
+    """The class of a model, where it is written, and how large it is."""
     place = forward_location(type(model))
     count = sum(weight.numel() for weight in model.parameters() if not is_lazy(weight))
     found = {"class": type(model).__name__, "file": place.file, "line": place.line, "parameters": count}
@@ -150,9 +153,10 @@ def about_model(model: nn.Module) -> dict[str, Any]:
 
 
 def has_experts(model: nn.Module) -> bool | None:
-    """Whether anything of a model names experts, or what chooses them.
+    """Whether anything in a model is named after experts or their router.
 
-    That nothing does means something in transformers alone, where it was looked at; of other code it is not known.
+    The absence of such names is conclusive only for transformers, whose names are known; for other code the answer is
+    None.
     """
     modules = (word for name, part in model.named_modules() for word in (name, type(part).__name__))
     weights = (name for name, _ in model.named_parameters())
@@ -171,7 +175,7 @@ def _keys(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def about_config(model: nn.Module) -> dict[str, Any] | None:
-    """The config of a model of transformers, as far as it is plain values; None of other models."""
+    """The config of a transformers model, as far as it is plain values; None for other models."""
     config, transformers = getattr(model, "config", None), sys.modules.get("transformers")
     if transformers is None or not isinstance(config, transformers.PretrainedConfig):
         return None
@@ -180,7 +184,7 @@ def about_config(model: nn.Module) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    """A value as a manifest can hold it; what has no such form as its text."""
+    """A value that a manifest can hold; anything else as text."""
     if isinstance(value, dict):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

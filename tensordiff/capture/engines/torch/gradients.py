@@ -1,12 +1,12 @@
-"""Gradients of a torch run: what the backward of every module call is given and gives, and those of parameters.
+"""Gradients of a torch run: inputs and outputs of the backward of every module call, and gradients of parameters.
 
-The backward of a call is an entry's layer of its own, ``backward.`` and the module's name. It is given the gradient of
-the module's output (``input_grad_output``) and gives those of the module's inputs (``output_grad_input_0``) and
-parameters (``output_grad_weight``). Backward visits modules in reverse and ends a module after its parts, so entries
-are in execution order and nest as those of the forward do.
+The backward of a call is a layer of its own, named ``backward.`` and the module's name. Its input is the gradient of
+the module's output (``input_grad_output``); its outputs are the gradients of the module's inputs
+(``output_grad_input_0``) and parameters (``output_grad_weight``). Backward visits modules in reverse and ends a module
+after its parts, so entries are in execution order and nest like those of the forward.
 
-A tensor that several modules read has one gradient for all of them. Each module is therefore given a view of its own,
-whose gradient is that module's share alone. A view changes no value and saves nothing for the backward.
+A tensor that several modules read has one gradient for all of them. So each module is given a view of its own, whose
+gradient is only that module's share. A view changes no value and saves nothing for the backward.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tensordiff.dump.names import BACKWARD
 from tensordiff.errors import CaptureError, printable
 
 _FEW = 3
-_TAKEN = ("input", "output")
+_PORT_KINDS = ("input", "output")
 
 
 @dataclass
 class GradientRecorder:
-    """Hooks for the gradients of a model, beside those of a ``Recorder``, from ``attach`` to ``detach``."""
+    """Hooks for the gradients of a model, besides those of a ``Recorder``, from ``attach`` to ``detach``."""
 
     recorder: Recorder
     written: set[EntryKey] = field(default_factory=set)
@@ -46,7 +46,7 @@ class GradientRecorder:
         self._handles: list[Any] = []
         self._hooked: dict[int, weakref.ref[Tensor]] = {}
         self._awaited: dict[EntryKey, CallKey] = {}
-        """Gradients of inputs, and the calls whose backward gives them."""
+        """Expected gradients of inputs, and the calls whose backward produces them."""
         self._given: set[CallKey] = set()
         """Calls whose backward was given a gradient."""
         self._parameters: list[str] = []
@@ -66,7 +66,7 @@ class GradientRecorder:
             if isinstance(module, nn.ModuleList | nn.ModuleDict | torch.jit.ScriptModule):
                 continue
             self._handles.append(module.register_forward_pre_hook(self._before, with_kwargs=True))
-            # Before the recorder's own, which forgets the call.
+            # Before the recorder's own hook, which forgets the call.
             self._handles.append(module.register_forward_hook(self._after, with_kwargs=True, prepend=True))
         self._hook_parameters(model)
 
@@ -76,7 +76,7 @@ class GradientRecorder:
             self._handles.pop().remove()
 
     def notes(self) -> list[str]:
-        """What has no gradient that one might look for, as sentences."""
+        """Notes about gradients that are missing though one might look for them."""
         notes = []
         if self._frozen:
             notes.append(f"{self._frozen} parameters are frozen (requires_grad=False) and have no gradient")
@@ -98,7 +98,7 @@ class GradientRecorder:
     # --- within hooks
 
     def _call(self, module: nn.Module) -> Call | None:
-        """The call of a module that begins now; of one that a checkpoint runs again, the call it was before."""
+        """The call of a module that begins now; if a checkpoint runs it again, the original call."""
         if is_recomputing():
             calls = self._without_graph[module]
             return calls.pop() if calls else None
@@ -117,7 +117,11 @@ class GradientRecorder:
         self._running.append((module, call))
         if not self.recorder.selection.takes_layer(call.layer, is_leaf=is_leaf(module)):
             return None
-        views = {port: _view(tensor) for port, tensor in find_arguments(args, kwargs).tensors.items() if _flows(tensor)}
+        views = {
+            port: _view(tensor)
+            for port, tensor in find_arguments(args, kwargs).tensors.items()
+            if _has_gradient(tensor)
+        }
         for port, view in views.items():
             self._hook(view, call, f"output_grad_{port}")
         return swap_arguments(args, kwargs, views) if views else None
@@ -132,21 +136,22 @@ class GradientRecorder:
             return None
         views: dict[str, Tensor] = {}
         for port, tensor in find(output, "output").tensors.items():
-            if _flows(tensor):
-                # The output of its last part, given on: a view, so that the module's own gradient comes before.
+            if _has_gradient(tensor):
+                # The module returns the output of its last part: take a view, so that the module's own gradient comes
+                # first.
                 view = views[port] = _view(tensor) if self._is_hooked(tensor) else tensor
                 self._hook(view, call, f"input_grad_{port}")
         return swap(output, "output", views) if views else None
 
     def _hook(self, tensor: Tensor, call: Call, port: str) -> None:
         self._hooked[id(tensor)] = weakref.ref(tensor)
-        tensor.register_hook(self._seer(call._replace(layer=f"{BACKWARD}{call.layer}"), port))
+        tensor.register_hook(self._gradient_hook(call._replace(layer=f"{BACKWARD}{call.layer}"), port))
 
     def _is_hooked(self, tensor: Tensor) -> bool:
         found = self._hooked.get(id(tensor))
         return tensor.is_leaf or (found is not None and found() is tensor)
 
-    def _seer(self, call: Call, port: str) -> Callable[[Tensor], None]:
+    def _gradient_hook(self, call: Call, port: str) -> Callable[[Tensor], None]:
         is_given = port.startswith("input")
         if not is_given:
             self._awaited[EntryKey(call.entry_name(port), call.step, call.call)] = call.key
@@ -160,14 +165,14 @@ class GradientRecorder:
 
         return see
 
-    def _see(self, seen: CallTensor) -> None:
-        if seen.key in self.written:
+    def _see(self, item: CallTensor) -> None:
+        if item.key in self.written:
             self._repeated += 1
             return
-        self.written.add(seen.key)
-        self.latest = seen.key.name
-        if self.recorder.selection.inputs or not seen.port.startswith("input"):
-            self.recorder.sink.see(seen)
+        self.written.add(item.key)
+        self.latest = item.key.name
+        if self.recorder.selection.inputs or not item.port.startswith("input"):
+            self.recorder.sink.see(item)
 
     def _hook_parameters(self, model: nn.Module) -> None:
         self._frozen = 0
@@ -178,12 +183,12 @@ class GradientRecorder:
             if not parameter.requires_grad:
                 self._frozen += 1
                 continue
-            port = f"output_grad_{'parameter_' if name.startswith(_TAKEN) else ''}{name}"
+            port = f"output_grad_{'parameter_' if name.startswith(_PORT_KINDS) else ''}{name}"
             self._parameters.append(f"{layer}.{name}")
-            self._handles.append(parameter.register_hook(self._of_parameter(layer, name, module, port)))
+            self._handles.append(parameter.register_hook(self._parameter_hook(layer, name, module, port)))
 
-    def _of_parameter(self, layer: str, name: str, module: nn.Module, port: str) -> Callable[[Tensor], None]:
-        """One gradient for all calls of a module in a step, as torch adds them up."""
+    def _parameter_hook(self, layer: str, name: str, module: nn.Module, port: str) -> Callable[[Tensor], None]:
+        """One gradient for all calls of a module in a step: torch adds them up."""
 
         def see(gradient: Tensor) -> None:
             self._reached.add(f"{layer}.{name}")
@@ -194,7 +199,7 @@ class GradientRecorder:
 
 
 def _owned_parameters(model: nn.Module) -> Iterator[tuple[str, str, nn.Module, nn.Parameter]]:
-    """Each parameter once, tied ones by their first name: layer, name within it, module, tensor."""
+    """Each parameter once, tied ones by their first name, as (layer, name within it, module, tensor)."""
     seen: set[int] = set()
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -207,8 +212,8 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_FEW]) + (", …" if len(names) > _FEW else "")
 
 
-def _flows(tensor: Tensor) -> bool:
-    """Whether a gradient comes back through a tensor."""
+def _has_gradient(tensor: Tensor) -> bool:
+    """Whether a gradient flows back through a tensor."""
     return bool(tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex()))
 
 
@@ -216,17 +221,17 @@ def _view(tensor: Tensor) -> Tensor:
     return tensor.view_as(tensor)
 
 
-# --- what is differentiated ---------------------------------------------------------------------------
+# --- the loss -----------------------------------------------------------------------------------------
 
 Loss = Callable[[Any], Tensor]
-"""Makes a number of what a model gave."""
+"""Computes a number from a model's output."""
 
 
 def loss_of(output: Any, loss: Loss | None) -> tuple[Tensor, str]:
-    """The number whose gradients are taken, and what it is: the user's loss, the model's, or the sum of its logits.
+    """The number to differentiate, and its description: the user's loss, the model's, or the sum of its logits.
 
-    The sum of what a last LayerNorm or softmax gives is a constant, and its gradients are noise; so outputs that are no
-    logits are added up with weights that differ.
+    The sum over a final LayerNorm or softmax is constant, and its gradients are noise; so outputs that are not logits
+    are added up with varying weights.
     """
     if loss is not None:
         made = loss(output)
@@ -251,7 +256,7 @@ def _described(value: Any) -> str:
 
 
 def differentiate(output: Any, model: nn.Module, loss: Loss | None, source: str) -> str:
-    """Run the backward of what a model gave; says what was differentiated. Gradients are not left in the model."""
+    """Run the backward of a model's output; returns what was differentiated. Leaves no gradients in the model."""
     number, what = loss_of(output, loss)
     if not number.requires_grad:
         why = "all its parameters are frozen; call model.requires_grad_(True)"

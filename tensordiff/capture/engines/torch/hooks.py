@@ -1,10 +1,9 @@
-"""Hooks on every module of a model, which see what it takes and what it gives.
+"""Hooks on every module of a model, which record its inputs and outputs.
 
-Inputs are seen before the module runs and outputs after it, so entries are in execution order, and a model that raises
-leaves the inputs of the layer that raised. Calls are counted by layer and step; a module that several others have is
-called what the one that runs it calls it. A ``Sink`` takes the tensors, a
-``Patch`` replaces them. Hooks are removed whatever happens. A model may run in several threads at once: each has its
-own stack of running calls.
+Inputs are recorded before the module runs and outputs after it, so entries are in execution order, and a model that
+raises leaves the inputs of the layer that raised. Calls are counted by layer and step. A module that several others
+share gets the name that the calling one has for it. A ``Sink`` takes the tensors, a ``Patch`` replaces them. Hooks are
+removed however the run ends. A model may run in several threads at once: each has its own stack of running calls.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from tensordiff.dump.model import CallKey, EntryKey
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _HOLDERS = nn.ModuleList | nn.ModuleDict
-"""These hold others and are never called."""
-_ENCODER = json.JSONEncoder(allow_nan=False)  # made once: making one costs more than using it
-_MANY = 4096  # calls of which it is remembered how they were made before that is put in short
+"""Containers of modules, which are never called."""
+_ENCODER = json.JSONEncoder(allow_nan=False)  # created once: creating one costs more than using it
+_MOST_UNSORTED = 4096  # how many calls are collected before their shapes are deduplicated
 
 
 def layer_names(model: nn.Module) -> list[str]:
-    """The names of a model's layers; one that several others have has one for each."""
+    """The names of a model's layers; a shared module has one for each module that holds it."""
     return [name for name, _ in model.named_modules(prefix=ROOT, remove_duplicate=False)]
 
 
 def _names_by_caller(model: nn.Module) -> dict[int, dict[str, str]]:
-    """Of modules that several others have, by their ids: what each of these calls it, by its own name."""
+    """For modules that several others share, by id: the name that each holder has for it, by the holder's name."""
     found: dict[int, dict[str, str]] = {}
     modules = dict(model.named_modules(prefix=ROOT, remove_duplicate=False))
     for name, module in modules.items():
@@ -51,7 +50,7 @@ def _names_by_caller(model: nn.Module) -> dict[int, dict[str, str]]:
 
 
 def _caller(modules: Mapping[str, nn.Module], name: str) -> str:
-    """The module that calls another: the one it is in, unless that only holds others."""
+    """The module that calls another: its parent, skipping containers."""
     parent = name.rpartition(".")[0]
     while parent and isinstance(modules[parent], _HOLDERS):
         parent = parent.rpartition(".")[0]
@@ -59,7 +58,7 @@ def _caller(modules: Mapping[str, nn.Module], name: str) -> str:
 
 
 def is_recomputing() -> bool:
-    """Whether a backward runs: modules that are called meanwhile compute again what a checkpoint did not keep."""
+    """Whether a backward is running: modules that are called meanwhile recompute what a checkpoint did not keep."""
     return bool(torch._C._current_graph_task_id() != -1)
 
 
@@ -69,7 +68,7 @@ def is_leaf(module: nn.Module) -> bool:
 
 
 def cache_layer_of(module: nn.Module | None) -> int | None:
-    """Which layer of a cache a module reads, where it says so."""
+    """The layer of a cache that a module reads, if the module says so."""
     number = getattr(module, "layer_idx", None)
     return number if isinstance(number, int) else None
 
@@ -84,16 +83,16 @@ class Call(NamedTuple):
 
     @property
     def cache_layer(self) -> int | None:
-        """Which layer of a cache the module reads, where it says so."""
+        """The layer of a cache that the module reads, if the module says so."""
         return cache_layer_of(self.module)
 
     @property
     def key(self) -> CallKey:
-        """What tells this call from others."""
+        """Identifies this call."""
         return CallKey(self.layer, self.step, self.call)
 
     def entry_name(self, port: str) -> str:
-        """What a tensor of this call is called in a dump."""
+        """The name of one of this call's tensors in a dump."""
         return entry_name(self.layer, self.call, port)
 
 
@@ -105,31 +104,31 @@ class CallTensor(NamedTuple):
     tensor: Tensor
     injected: tuple[str, ...] | None = None
     about: str | None = None
-    """What made it, where that is no module: an operation, a function."""
+    """What made it, if not a module: the name of an operation or a function."""
     place: CodeLocation | None = None
-    """Where that is written, likewise."""
+    """Where that operation or function was called."""
 
     @property
     def key(self) -> EntryKey:
-        """What tells it from the other entries of a dump."""
+        """The key of its entry in a dump."""
         return EntryKey(self.call.entry_name(self.port), self.call.step, self.call.call)
 
 
 class Sink(Protocol):
-    """What takes the tensors."""
+    """Takes the tensors."""
 
-    def see(self, seen: CallTensor) -> None:
-        """Take one; it may be written over as soon as this returns."""
+    def see(self, item: CallTensor) -> None:
+        """Take a tensor; it may be overwritten as soon as this returns."""
 
 
 class Patch(Protocol):
-    """Puts other tensors in the place of a run's own."""
+    """Replaces tensors of a run."""
 
     def arguments(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """What the module is to be called with."""
 
     def output(self, call: Call, output: Any) -> Any:
-        """What the module is to give."""
+        """What the module is to return."""
 
     def names(self, call: Call, port: str) -> tuple[str, ...] | None:
         """The entries of the reference that a tensor holds, or that its call was given."""
@@ -138,11 +137,11 @@ class Patch(Protocol):
 class _Running(NamedTuple):
     call: Call
     handled: BaseException | None
-    """The exception that was being handled when it was called, in some ``except`` around it."""
+    """The exception that was being handled when the call began, in some ``except`` around it."""
 
 
 class _Thread(threading.local):
-    """Calls under way in one thread, the innermost last; and the innermost that an exception came out of."""
+    """The running calls of one thread, the innermost last, and the innermost layer that an exception came out of."""
 
     def __init__(self) -> None:
         self.running: list[_Running] = []
@@ -160,13 +159,13 @@ class Recorder:
     counts_steps: bool = False
     """Whether every further call of the whole model is a step of its own."""
     finished: Callable[[str], None] | None = None
-    """Called with a layer's name when it has run."""
+    """Called with the name of each layer after it ran."""
     fired: set[str] = field(default_factory=set)
     hooked: set[str] = field(default_factory=set)
     scripted: int = 0
-    """Modules that take no hooks: TorchScript."""
+    """The number of TorchScript modules, which take no hooks."""
     nondeterministic: set[str] = field(default_factory=set)
-    """Operations that have no deterministic form, where one was asked for."""
+    """Operations without a deterministic form, if one was requested."""
 
     def __post_init__(self) -> None:
         self._handles: list[Any] = []
@@ -176,12 +175,12 @@ class Recorder:
         self._root: nn.Module | None = None
         self._kinds: list[Shape] = []
         self._numbers: dict[str, int] = {}
-        """Of the kinds of call, by how JSON spells them."""
+        """The index of each kind of call, by its JSON."""
         self._kind_of: dict[str, int] = {}
         self._made: list[tuple[Call, Shape]] = []
 
     def attach(self, model: nn.Module) -> None:
-        """Hook every module; those of a model before are let go."""
+        """Hook every module of a model, and unhook the previous one."""
         self.detach()
         self._root = model
         shared = _names_by_caller(model)
@@ -190,7 +189,7 @@ class Recorder:
                 continue
             if isinstance(module, torch.jit.ScriptModule):
                 self.scripted += 1
-                continue  # these take no such hooks
+                continue  # they take no such hooks
             layer = f"{ROOT}.{name}" if name else ROOT
             names = shared.get(id(module), {})
             takes = {one: self.selection.takes_layer(one, is_leaf=is_leaf(module)) for one in (layer, *names.values())}
@@ -207,23 +206,23 @@ class Recorder:
 
     @property
     def running(self) -> Call | None:
-        """The call that runs now."""
+        """The innermost running call."""
         running = self._thread.running
         return running[-1].call if running else None
 
     @property
     def raised_in(self) -> str | None:
-        """The innermost layer that an exception came out of, until another is called."""
+        """The innermost layer that an exception came out of, until another layer is called."""
         return self._thread.raised_in
 
     def call_of(self, layer: str) -> Call:
-        """The call of a layer that is under way."""
+        """The running call of a layer."""
         found: Call = next(one.call for one in reversed(self._thread.running) if one.call.layer == layer)
         return found
 
     @property
     def root(self) -> nn.Module | None:
-        """The model that is hooked."""
+        """The hooked model."""
         return self._root
 
     @property
@@ -232,17 +231,17 @@ class Recorder:
         return self.hooked - self.fired
 
     def calls(self) -> dict[str, Any]:
-        """How modules were called, each kind of call once, so that they can be called so again."""
+        """How modules were called, each kind of call once, so that a replay can call them the same way."""
         self._sort_kinds()
         return {"kinds": self._kinds, "of": self._kind_of}
 
     def tap(self, name: str, value: Any) -> None:
-        """See a value that a person named within a forward; it is named after the module that runs."""
+        """Record a value that the user named within a forward; its name begins with the running module's."""
         if is_recomputing():
             return
         running = self.running
         call = self._count(f"{running.layer}/{name}" if running else name, None)
-        with _disable_current_modes():  # what it takes to look is no operation of the model's
+        with _disable_current_modes():  # looking at the value must not count as an operation of the model
             for port, tensor in find(value, "output").tensors.items():
                 self.sink.see(CallTensor(call, port, tensor))
 
@@ -251,7 +250,7 @@ class Recorder:
     def _before(
         self, layer: str, names: Mapping[str, str], module: nn.Module, takes: Mapping[str, bool]
     ) -> Callable[..., Arguments | None]:
-        """``names`` are those of a module that several others share, by who calls it."""
+        """The hook that runs before a module. ``names`` are a shared module's names, by the module that calls it."""
         is_root, cache_layer = module is self._root, cache_layer_of(module)
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
@@ -288,7 +287,7 @@ class Recorder:
         return hook
 
     def _name_for_caller(self, layer: str, names: Mapping[str, str]) -> str:
-        """What a shared module is called by the innermost of those that run and have it; else its first name."""
+        """The name that the innermost running holder of a shared module has for it; else its first name."""
         return next((names[one.call.layer] for one in reversed(self._thread.running) if one.call.layer in names), layer)
 
     def _enter(self, layer: str, module: nn.Module) -> Call:
@@ -299,7 +298,9 @@ class Recorder:
         return self._count(layer, module)
 
     def _count(self, layer: str, module: nn.Module | None, step: int | None = None) -> Call:
-        """One more call of a layer: in the step of what called it, which another thread may have left behind."""
+        """Count one more call of a layer, in the step of its caller: another thread may have begun the next step
+        already.
+        """
         thread = self._thread
         thread.raised_in = None
         if step is None:
@@ -309,12 +310,12 @@ class Recorder:
         return Call(layer, module, step, next(numbers))
 
     def _leave(self, module: nn.Module) -> _Running | None:
-        """A module's call that has ended; None where it raised, or began before it was hooked."""
+        """The call that a module ends; None if the module raised, or began before it was hooked."""
         thread = self._thread
         if not any(one.call.module is module for one in reversed(thread.running)):
             return None
         while (ended := thread.running.pop()).call.module is not module:
-            pass  # it was left by what hooks do not hear of, such as Ctrl-C
+            pass  # left by something that hooks do not see, such as Ctrl-C
         if sys.exc_info()[1] is ended.handled:
             return ended
         thread.raised_in = thread.raised_in or ended.call.layer
@@ -325,16 +326,16 @@ class Recorder:
 
     def _see_inputs(self, call: Call, found: TensorTree) -> None:
         self._made.append((call, found.shape))
-        if len(self._made) >= _MANY:
+        if len(self._made) >= _MOST_UNSORTED:
             self._sort_kinds()
         for port, tensor in found.tensors.items():
             self.sink.see(CallTensor(call, port, tensor, self._injected(call, port)))
 
     def _sort_kinds(self) -> None:
-        """Keep each kind of call once. Not call by call: the model waits for its hooks."""
+        """Keep each kind of call once. This is done for many calls at a time, because the model waits for its hooks."""
         made, self._made = self._made, []
         for call, shape in made:
-            with suppress(TypeError, ValueError):  # JSON has no word for a value; replay will do without this call
+            with suppress(TypeError, ValueError):  # JSON cannot hold a value; this call cannot be replayed then
                 number = self._numbers.setdefault(_ENCODER.encode(shape), len(self._kinds))
                 if number == len(self._kinds):
                     self._kinds.append(shape)

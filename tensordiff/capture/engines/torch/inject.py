@@ -1,7 +1,7 @@
-"""Running a torch program on the reference's inputs.
+"""Runs a torch program on the reference's inputs.
 
-A first pass lists the calls and their tensors; nothing of it is written. The passes that follow call layers with the
-reference's tensors, as ``capture.injection`` decides. Here tensors are found among a module's arguments and replaced.
+A first pass lists the calls and their tensors and writes nothing. The following passes call layers with the reference's
+tensors, as ``capture.injection`` decides. Here the tensors are found in a module's arguments and replaced.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from tensordiff.capture.engines.torch.capture import (
     begin,
     nondeterminism_notes,
     open_writer,
-    play,
-    refuse_nothing,
+    refuse_empty_dump,
+    run_steps,
     tell_size,
 )
-from tensordiff.capture.engines.torch.compiled import why_silent
+from tensordiff.capture.engines.torch.compiled import silent_layer_notes
 from tensordiff.capture.engines.torch.hooks import Arguments, Call, CallTensor, Recorder, Sink
 from tensordiff.capture.engines.torch.program import Program, Step
 from tensordiff.capture.engines.torch.tensors import (
     find,
     find_arguments,
-    laid_out,
-    placed,
     spec_of,
     swap,
     swap_arguments,
+    to_device,
     to_tensor,
     why_not_copied,
+    with_strides,
 )
 from tensordiff.capture.engines.torch.writing.sinks import ListingSink, WritingSink
 from tensordiff.capture.events import Done, Note, Phase, Tell
@@ -55,7 +55,7 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
         raise CaptureError("--inject DUMP was not given, so there is nothing to inject")
     steps, step = begin(program, job.settings)
     tell_size(job, step, tell)
-    seen, plan = list_run(injection, steps, step, job, tell)
+    listing, plan = list_run(injection, steps, step, job, tell)
     with open_writer(job) as writing:
         sink, injector = WritingSink(writing.background, writing.output.budget), Injector(plan)
         for injection_pass in injector.passes():
@@ -65,13 +65,18 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
                 _LayerFilter(sink, injection_pass.written), Selection.from_settings(job.settings), patch
             )
             writing.begin_pass()
-            play(recorder, steps, step, job, tell, injection_pass.title)
-        writing.output.order = [entry.key for entry in seen.entries]
+            run_steps(recorder, steps, step, job, tell, injection_pass.title)
+        writing.output.order = [entry.key for entry in listing.entries]
         writing.facts |= all_facts(program, step.model, job.settings) | {"calls": recorder.calls()}
-        notes = [injector.report.sentence(), *sink.notes(), *why_silent(recorder), *nondeterminism_notes(recorder)]
+        notes = [
+            injector.report.sentence(),
+            *sink.notes(),
+            *silent_layer_notes(recorder),
+            *nondeterminism_notes(recorder),
+        ]
         report_json = injector.report.as_json(injection, random_numbers(step))
         writing.facts |= {"weights_hash": run_facts.weights_hash(step.model), "notes": notes, "injection": report_json}
-        refuse_nothing(job, sink, recorder, sink.notes())
+        refuse_empty_dump(job, sink, recorder, sink.notes())
         tell(Phase("writing"))
     count = injector.report.passes
     tell(Note(f"{count} pass{'es' if count > 1 else ''}"))
@@ -81,10 +86,10 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
 def list_run(
     injection: Injection, steps: Any, step: Step, job: Job, tell: Tell, layer: str | None = None
 ) -> tuple[ListingSink, InjectionPlan]:
-    """A first pass, of which nothing is written: the entries there are, and the plan for them."""
-    seen = ListingSink()
-    play(Recorder(seen), steps, step, job, tell, "listing tensors")
-    return seen, plan_injection(injection, seen.entries, seen.aliases, layer=layer)
+    """Run a first pass that writes nothing; returns the entries it found, and the injection plan for them."""
+    listing = ListingSink()
+    run_steps(Recorder(listing), steps, step, job, tell, "listing tensors")
+    return listing, plan_injection(injection, listing.entries, listing.aliases, layer=layer)
 
 
 def random_numbers(step: Step) -> dict[str, str]:
@@ -95,19 +100,19 @@ def random_numbers(step: Step) -> dict[str, str]:
 
 @dataclass
 class _LayerFilter:
-    """Passes on the layers that a pass is for."""
+    """Passes on the tensors of some layers only."""
 
     sink: Sink
     layers: frozenset[str]
 
-    def see(self, seen: CallTensor) -> None:
-        if seen.call.layer in self.layers:
-            self.sink.see(seen)
+    def see(self, item: CallTensor) -> None:
+        if item.call.layer in self.layers:
+            self.sink.see(item)
 
 
 @dataclass
 class InjectionPatch:
-    """Puts the reference's tensors in the place of a run's own, in one pass."""
+    """Replaces a run's own tensors by the reference's, in one pass."""
 
     injector: Injector
     injection_pass: Pass
@@ -125,7 +130,7 @@ class InjectionPatch:
         return swap_arguments(args, kwargs, _tensors(values, found.tensors), cache_layer=call.cache_layer)
 
     def output(self, call: Call, output: Any) -> Any:
-        """What a layer is to give."""
+        """What a layer is to return."""
         if call.layer not in self.injection_pass.outputs:
             return output
         own = find(output, "output").tensors
@@ -152,9 +157,10 @@ def _tensors(values: Mapping[str, Array], own: Mapping[str, Tensor]) -> dict[str
 
 @dataclass
 class _Replacements:
-    """The tensors to put in. Where one tensor stood at several ports, one replacement does too, if its values allow.
+    """The tensors to put in. If one tensor was at several ports, one replacement is used for all, if its values allow.
 
-    Modules look at that: attention whose query is its key computes both in one go, and rounds otherwise.
+    Modules check for this: attention whose query and key are the same tensor computes both at once, and rounds
+    differently.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -166,14 +172,14 @@ class _Replacements:
             if replaced is own and before.tobytes() == value.tobytes():
                 self.tensors[port] = made
                 return
-        # Its type first: a device may lack the type that the reference has.
-        given = placed(to_tensor(value).to(own.dtype), own.device)
-        self.tensors[port] = given if own.is_contiguous() else laid_out(given, own.stride())
+        # Convert the type first: the device may not support the reference's type.
+        given = to_device(to_tensor(value).to(own.dtype), own.device)
+        self.tensors[port] = given if own.is_contiguous() else with_strides(given, own.stride())
         self._made.append((value, own, self.tensors[port]))
 
 
 def _objects(shape: Any, port: str = "input") -> list[tuple[str, str]]:
-    """Arguments that are no tensors and hold none we look into, by port, with their class."""
+    """Arguments that are not tensors and contain none that can be found, by port, with their class."""
     if not isinstance(shape, dict):
         return []
     if set(shape) == {"args", "kwargs"}:

@@ -1,7 +1,7 @@
-"""``with tensordiff.capture(model, "dump/"):`` around any forward, in the caller's own process.
+"""The library's capture: ``with tensordiff.capture(model, "dump/"):`` around any forward, in the caller's own process.
 
-Every call of the whole model is a step. Leaving the block, well or by an exception, removes every hook; by an
-exception the dump stays readable up to there and is flagged.
+Every call of the whole model is a step. Leaving the block removes every hook, also after an exception; the dump then
+stays readable up to that point and is flagged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 from tensordiff.capture import tap as taps
 from tensordiff.capture.engines.torch import facts as run_facts
-from tensordiff.capture.engines.torch.compiled import eager, why_nothing, why_silent
+from tensordiff.capture.engines.torch.compiled import eager, silent_layer_notes, why_empty
 from tensordiff.capture.engines.torch.gradients import GradientRecorder
 from tensordiff.capture.engines.torch.hooks import Recorder
 from tensordiff.capture.engines.torch.writing.sinks import WritingSink
@@ -29,11 +29,11 @@ from tensordiff.errors import CaptureError, TensordiffError, printable
 
 _NO_BACKWARD = "no gradient was seen: call loss.backward() within the block"
 Module = nn.Module
-"""What is captured; so that nobody else need import torch for its name."""
+"""The type of the captured model, so that other modules need not import torch to name it."""
 
 
 class LiveCapture:
-    """A capture under way. ``notes`` says afterwards what a person should know of it."""
+    """A capture in progress. Afterwards, ``notes`` has what the user should know about it."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LiveCapture:
 
     @property
     def entries(self) -> int:
-        """How many tensors were seen so far."""
+        """The number of tensors seen so far."""
         return self._sink.entries
 
     def __enter__(self) -> Self:
@@ -90,16 +90,16 @@ class LiveCapture:
         self._stack.__exit__(kind, error, trace)
 
     def _gather_facts(self) -> None:
-        """While the thread writes what still waits."""
+        """Collect the facts of the run while the thread writes what is still waiting."""
         self._background.close()
         self._facts = {} if self.model is None else _about(self.model)
-        self.notes = [*self._sink.notes(), *why_silent(self._recorder), *self._unseen()]
+        self.notes = [*self._sink.notes(), *silent_layer_notes(self._recorder), *self._unseen()]
         if self._backward is not None:
             self.notes += self._backward.notes() if self._backward.written else [_NO_BACKWARD]
         self._facts |= {"notes": self.notes or None, "calls": self._recorder.calls()}
 
     def _add_facts(self, _: object, error: BaseException | None, __: object) -> None:
-        """When the thread is done and the dump still open."""
+        """Add the facts after the thread is done and before the dump is closed."""
         if error is not None:
             self._facts["error"] = printable(f"{type(error).__name__}: {error}")
         try:
@@ -113,7 +113,7 @@ class LiveCapture:
             return []
         if not self._recorder.fired:
             return ["nothing ran within the block: the dump is empty"]
-        return [f"the dump is empty: {why_nothing(self._recorder, self._sink.notes())}"]
+        return [f"the dump is empty: {why_empty(self._recorder, self._sink.notes())}"]
 
 
 def capture(
@@ -129,11 +129,11 @@ def capture(
 ) -> LiveCapture:
     """Write what a model does within a ``with`` block into a dump.
 
-    ``layers`` is an expression that the names of layers must match; with ``leaves`` only modules that hold no others
-    are written, without ``inputs`` only what they give. The first tensor that would go past ``max_bytes``, and all
-    after it, are left out, which ``notes`` says. A folder that holds a dump is refused, unless ``overwrite``. With
-    ``gradients`` a backward within the block is written too. ``None`` for the model captures what ``tap`` is given
-    alone.
+    ``layers`` is a regular expression that the names of layers must match. With ``leaves`` only modules without
+    submodules are written, without ``inputs`` only outputs. The first tensor that would exceed ``max_bytes``, and all
+    after it, are left out, which ``notes`` says. A folder that holds a dump is refused, unless ``overwrite`` is given.
+    With ``gradients`` a backward within the block is written too. If the model is ``None``, only what ``tap`` is given
+    is captured.
     """
     return LiveCapture(
         model, folder, layers=layers, leaves=leaves, inputs=inputs, max_bytes=max_bytes, overwrite=overwrite,

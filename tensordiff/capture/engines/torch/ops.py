@@ -1,8 +1,8 @@
-"""Inside a layer: every operation that runs while one module does, without an edit to anyone's source.
+"""Inside a layer: every operation that runs during a module's call, without editing any source.
 
-Operations are seen where torch dispatches them, so functions that are no modules are seen too. They are named
-``layer/op_03_aten.mm``, with the line of the model's own code that asked for them, found in the stack without the
-frames of torch and tensordiff. What a function of that code returned (rope, an attention interface) is recorded as
+Operations are recorded where torch dispatches them, so functions that are not modules are recorded too. They are named
+``layer/op_03_aten.mm``, with the line of the model's own code that called them, found in the stack without the frames
+of torch and tensordiff. The results of functions in that code (rope, an attention interface) are recorded as
 ``layer/fn_00_apply_rotary_pos_emb``. Weights are not written.
 """
 
@@ -26,9 +26,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensordiff
 from tensordiff.capture.engines.torch import facts as run_facts
-from tensordiff.capture.engines.torch.capture import all_facts, begin, open_writer, play, tell_size
+from tensordiff.capture.engines.torch.capture import all_facts, begin, open_writer, run_steps, tell_size
 from tensordiff.capture.engines.torch.devices.offload import hooks_of, own_forward
-from tensordiff.capture.engines.torch.facts import CodeLocation, plain_parts, short
+from tensordiff.capture.engines.torch.facts import CodeLocation, plain_parts, short_path
 from tensordiff.capture.engines.torch.hooks import Call, CallTensor, Recorder, layer_names
 from tensordiff.capture.engines.torch.inject import InjectionPatch, list_run, random_numbers
 from tensordiff.capture.engines.torch.program import Program, Step
@@ -63,16 +63,16 @@ def _is_accelerate(file: str) -> bool:
 
 
 def _is_placement(frame: FrameType | None) -> bool:
-    """Whether accelerate asked for an operation: it loads weights and moves tensors between devices."""
+    """Whether accelerate called an operation: it loads weights and moves tensors between devices."""
     while frame is not None and not is_of_model(frame.f_code):
         if _is_accelerate(frame.f_code.co_filename):
-            return frame.f_code.co_name != "new_forward"  # which calls the module's own
+            return frame.f_code.co_name != "new_forward"  # new_forward calls the module's own forward
         frame = frame.f_back
     return False
 
 
 def is_of_model(code: CodeType) -> bool:
-    """Whether code is the model's: neither torch's nor ours nor Python's."""
+    """Whether code belongs to the model: not to torch, tensordiff, accelerate or Python."""
     return _is_model_file(code.co_filename)
 
 
@@ -85,21 +85,21 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 @dataclass
 class Stacks:
-    """Stacks of what was seen, each frame kept once."""
+    """Stacks of operations and functions, with each frame stored once."""
 
     outermost: FrameType | None = None
-    """The frame that called the layer; what lies beyond is not kept."""
+    """The frame that called the layer; frames beyond it are not stored."""
     frames: dict[str, int] = field(default_factory=dict)
     of: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, name: str, frame: FrameType | None, inside: str) -> CodeLocation:
-        """Remember where something was asked for; the nearest place in the model's code."""
+        """Store the stack of an operation or function; returns the nearest location in the model's code."""
         found, near = self._walk(frame), user_frame(frame)
         if name not in self.of:
             texts = [f"within {inside}", *found]
             self.of[name] = [self.frames.setdefault(text, len(self.frames)) for text in texts]
         return (
-            CodeLocation(short(near.f_code.co_filename), near.f_lineno)
+            CodeLocation(short_path(near.f_code.co_filename), near.f_lineno)
             if near is not None
             else CodeLocation(None, None)
         )
@@ -109,17 +109,17 @@ class Stacks:
         while frame is not None and frame is not self.outermost and len(found) < _DEEPEST:
             if is_of_model(frame.f_code):
                 code = frame.f_code
-                found.append(f"{short(code.co_filename)}:{frame.f_lineno} {code.co_qualname}")
+                found.append(f"{short_path(code.co_filename)}:{frame.f_lineno} {code.co_qualname}")
             frame = frame.f_back
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """For the manifest: every frame once, and their numbers by name, nearest first."""
+        """For the manifest: every frame once, and by name the indices of its frames, nearest first."""
         return {"frames": list(self.frames), "of": self.of}
 
 
-_QUIET = {"aten.detach", "aten.alias", "aten.lift_fresh"}
-"""What torch does for its own book-keeping."""
+_INTERNAL = {"aten.detach", "aten.alias", "aten.lift_fresh"}
+"""Operations that torch runs for its own bookkeeping."""
 
 
 def capture_ops(program: Program, job: Job, tell: Tell) -> Done:
@@ -128,18 +128,18 @@ def capture_ops(program: Program, job: Job, tell: Tell) -> Done:
     steps, step = begin(program, settings)
     layer = find_layer(settings.ops or ROOT, layer_names(step.model))
     within = Selection.only(layer, within=r"(\..*)?", inputs=not settings.no_inputs)
-    tell_size(job, step, tell, within, _AN_OPERATION)
+    tell_size(job, step, tell, within, _OPERATIONS_FACTOR)
     patch = _injection_patch(layer, steps, step, job, tell)
     if patch is not None:
         steps, step = begin(program, settings)
     with open_writer(job) as writing:
         sink = WritingSink(writing.background, writing.output.budget)
-        recorder = Recorder(sink, Selection(_NONE), patch)
+        recorder = Recorder(sink, Selection(_NO_LAYER), patch)
         watch = LayerWatch(
             layer, recorder, sink, _storages(_weights(step.model, recurse=True)), inputs=not settings.no_inputs
         )
         with watch.on(step.model):
-            play(recorder, steps, step, job, tell, f"running, watching {layer}")
+            run_steps(recorder, steps, step, job, tell, f"running, watching {layer}")
         writing.facts |= all_facts(program, step.model, settings) | _injected(patch, job, step)
         notes = [*([patch.injector.report.sentence()] if patch else []), *sink.notes()]
         writing.facts |= {"stacks": watch.stacks.as_json(), "notes": notes or None}
@@ -151,12 +151,12 @@ def capture_ops(program: Program, job: Job, tell: Tell) -> Done:
     return done(job, sink, writing.facts, tell)
 
 
-_NONE = r"(?!)"  # an expression that matches no layer: hooks only count calls here
-_AN_OPERATION = 4  # a guess: what operations are given and give, to what the modules around them are given and give
+_NO_LAYER = r"(?!)"  # an expression that matches no layer: hooks only count calls here
+_OPERATIONS_FACTOR = 4  # a guess: bytes of the operations' inputs and outputs, per byte of those of the modules
 
 
 def _injection_patch(layer: str, steps: Any, step: Step, job: Job, tell: Tell) -> InjectionPatch | None:
-    """What gives the layer the reference's inputs, where that is asked for: found out in a pass of its own."""
+    """The patch that gives the layer the reference's inputs, if requested; planned in a pass of its own."""
     injection = job.settings.inject
     if injection is None:
         return None
@@ -173,7 +173,7 @@ def _injected(patch: InjectionPatch | None, job: Job, step: Step) -> dict[str, A
 
 
 def _storages(tensors: Iterable[Tensor]) -> set[int]:
-    """Where weights lie, to tell them from what flows. A weight that is quantized is several tensors in one."""
+    """The addresses of weights, to tell them from activations. A quantized weight consists of several tensors."""
     parts = (part for tensor in tensors for _, part in plain_parts("", tensor))
     return {part.untyped_storage().data_ptr() for part in parts if not part.is_meta and not is_lazy(part)} - {0}
 
@@ -185,7 +185,7 @@ def _weights(module: nn.Module, *, recurse: bool) -> Iterator[Tensor]:
 
 @dataclass
 class LayerWatch:
-    """One layer being watched, for as long as ``on`` lasts."""
+    """Watches one layer, for as long as ``on`` lasts."""
 
     layer: str
     recorder: Recorder
@@ -195,14 +195,14 @@ class LayerWatch:
     stacks: Stacks = field(default_factory=Stacks)
     count: int = 0
     is_on: bool = False
-    """Whether it runs now: a module that calls itself is watched from its outermost call."""
+    """Whether the layer is running: a module that calls itself is watched from its outermost call."""
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
         """Watch the layer whenever it is called."""
         name = self.layer.removeprefix(ROOT).removeprefix(".")
         module = model.get_submodule(name)
-        attribute = own_forward(module)  # what accelerate does before and after it is no operation of the model's
+        attribute = own_forward(module)  # what accelerate does before and after it is no operation of the model
         forward = getattr(module, attribute)
         setattr(module, attribute, self._watched(forward))
         try:
@@ -217,7 +217,7 @@ class LayerWatch:
         def watched(*args: Any, **kwargs: Any) -> Any:
             if self.is_on:
                 return forward(*args, **kwargs)
-            with self._start(sys._getframe()), _Dispatched(self), _returns(self):
+            with self._start(sys._getframe()), _OperationRecorder(self), _record_returns(self):
                 return forward(*args, **kwargs)
 
         return watched
@@ -246,16 +246,16 @@ class LayerWatch:
         return self._ops - 1
 
     def next_function(self) -> int:
-        """The number of a function, likewise."""
+        """The number of a function, from 0 at every call of the layer."""
         self._functions += 1
         return self._functions - 1
 
-    def flows(self, tensor: Tensor) -> bool:
-        """Whether a tensor is no weight, and no view of one."""
+    def is_activation(self, tensor: Tensor) -> bool:
+        """Whether a tensor is neither a weight nor a view of one."""
         where = _storages([tensor])
         if not where or not where & self.weights:
             running = self.recorder.running
-            # The weights of a module that is offloaded are elsewhere in each call.
+            # The weights of an offloaded module are at other addresses in each call.
             return running is None or running.module is None or not where & self._loaded(running.module)
         return False
 
@@ -264,8 +264,8 @@ class LayerWatch:
         return _storages(_weights(module, recurse=False)) if any(True for _ in hooks_of(module)) else set()
 
 
-class _Dispatched(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
-    """Sees every operation as torch dispatches it."""
+class _OperationRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
+    """Records every operation as torch dispatches it."""
 
     def __init__(self, watch: LayerWatch) -> None:
         super().__init__()
@@ -273,36 +273,36 @@ class _Dispatched(TorchDispatchMode):  # type: ignore[misc]  # torch has no type
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch would import its compiler to keep it away from here, for seconds; nothing is compiled in a capture."""
+        """Keep torch from importing its compiler, which takes seconds; nothing is compiled in a capture."""
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = str(func).removesuffix(".default")
-        if name in _QUIET or _is_placement(sys._getframe(1)):
+        if name in _INTERNAL or _is_placement(sys._getframe(1)):
             return func(*args, **(kwargs or {}))
         number, frame, watch = self.watch.next_op(), sys._getframe(1), self.watch
         if watch.inputs:
             inputs = find_arguments(args, kwargs or {}).tensors
-            watch.see("op", name, _flowing(watch, inputs), frame, number=number)
+            watch.see("op", name, _activations(watch, inputs), frame, number=number)
         result = func(*args, **(kwargs or {}))
-        watch.see("op", name, _flowing(watch, find(result, "output").tensors), frame, number=number)
+        watch.see("op", name, _activations(watch, find(result, "output").tensors), frame, number=number)
         return result
 
 
-def _flowing(watch: LayerWatch, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {port: tensor for port, tensor in tensors.items() if watch.flows(tensor)}
+def _activations(watch: LayerWatch, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {port: tensor for port, tensor in tensors.items() if watch.is_activation(tensor)}
 
 
 @contextmanager
-def _returns(watch: LayerWatch) -> Iterator[None]:
-    """Sees what functions of the model's own code return, while the layer runs."""
+def _record_returns(watch: LayerWatch) -> Iterator[None]:
+    """Record what functions of the model's own code return, while the layer runs."""
 
     def profile(frame: FrameType, event: str, given: Any) -> None:
         if event == "return" and given is not None and _is_function(frame.f_code):
             with torch.utils._python_dispatch._disable_current_modes():
-                tensors = _flowing(watch, find(given, "output").tensors)
+                tensors = _activations(watch, find(given, "output").tensors)
                 if tensors:
                     number = watch.next_function()
                     watch.see("fn", frame.f_code.co_name, tensors, user_frame(frame), number=number)

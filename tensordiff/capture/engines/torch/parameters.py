@@ -1,4 +1,4 @@
-"""What a torch model holds once it is loaded: its parameters and the buffers that a checkpoint would keep."""
+"""The parameters of a loaded torch model, and the buffers that a checkpoint would keep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensordiff.dump.names import parameter_name
 
 
 def parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors, one that is tied under each of its names; quantized ones as what they stand for."""
+    """Names and tensors; a tied tensor appears under each of its names, a quantized one dequantized."""
     quantized, weights = dict(quantized_weights(model)), Weights(model)
     for name in weights.tensors:
         if not _belongs_to(quantized, name):
@@ -26,7 +26,7 @@ def parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _belongs_to(quantized: Mapping[str, QuantizedWeight], name: str) -> bool:
-    """Whether it is a quantized weight, or its codes or scales: what its module holds beside a bias."""
+    """Whether a tensor is a quantized weight, or its codes or scales: anything in such a module except its bias."""
     stem, _, rest = name.rpartition(".")
     while stem and stem not in quantized:
         stem, _, last = stem.rpartition(".")
@@ -35,12 +35,12 @@ def _belongs_to(quantized: Mapping[str, QuantizedWeight], name: str) -> bool:
 
 
 def parameter_bytes(model: nn.Module) -> int:
-    """How much all of them take."""
+    """The total size of the parameters."""
     return sum(tensor.nbytes for tensor in Weights(model).tensors.values())
 
 
 def write_parameters(model: nn.Module, writer: BackgroundWriter, budget: Budget) -> None:
-    """Write all of them, until the budget is spent."""
+    """Write the parameters, until the budget is spent."""
     for name, tensor in parameters(model):
         if (why := why_not_copied(tensor)) is not None:
             budget.leave_out(why)

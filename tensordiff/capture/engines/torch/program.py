@@ -1,8 +1,8 @@
-"""A torch program, which is a model and its inputs step by step; and the devices it runs on.
+"""A torch program, that is, a model and its inputs step by step; and the devices it runs on.
 
-A program is asked for its steps again in every pass of an injected run, and must give the same each time. What
-``--device`` means to torch is decided here: ``auto`` is the first of cuda, mps and cpu that exists. ``device_map=auto``
-and several GPUs leave the placement to accelerate, layer by layer, for models that no single device holds.
+The steps of a program are requested again in every pass of an injected run, and must be the same each time. The meaning
+of ``--device`` for torch is decided here: ``auto`` is the first of cuda, mps and cpu that exists. ``device_map=auto``
+and several GPUs leave the placement of layers to accelerate, for models that no single device holds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tensordiff.capture.devices import check_numbers, parse_device
+from tensordiff.capture.devices import check_gpu_numbers, parse_device
 from tensordiff.capture.engines.torch.devices.offload import compute_device
 from tensordiff.errors import CaptureError
 
@@ -24,7 +24,7 @@ class Placement(NamedTuple):
     """Where the weights go: to one device, or wherever accelerate puts them."""
 
     device: torch.device | None
-    """Where inputs go; None where that is for accelerate to say."""
+    """The device of the inputs; None if accelerate decides."""
     device_map: str | None = None
     gpus: tuple[int, ...] = ()
     """The GPUs that accelerate may use; empty for all."""
@@ -35,9 +35,9 @@ class Placement(NamedTuple):
         return f"device_map={self.device_map}" if self.device_map else str(self.device)
 
 
-def placement(asked: str, *, gpus: int | None = None, has_mps: bool | None = None) -> Placement:
-    """What a person's ``--device`` means here; ``gpus`` is how many torch calls cuda."""
-    choice = parse_device(asked)
+def placement(text: str, *, gpus: int | None = None, has_mps: bool | None = None) -> Placement:
+    """The placement for a value of ``--device``; ``gpus`` is the number of devices that torch calls cuda."""
+    choice = parse_device(text)
     cuda = torch.cuda.device_count() if gpus is None else gpus
     mps = torch.backends.mps.is_available() if has_mps is None else has_mps
     if choice.device_map is not None:
@@ -46,19 +46,19 @@ def placement(asked: str, *, gpus: int | None = None, has_mps: bool | None = Non
         return Placement(torch.device("cpu"))
     if choice.kind == "mps" or (choice.kind in ("auto", "gpu") and not cuda):
         if not mps:
-            raise CaptureError(f"--device {asked}: torch sees no GPU here; try --device auto, or cpu")
-        check_numbers(asked, choice, 1)  # a Mac has one
+            raise CaptureError(f"--device {text}: torch sees no GPU here; try --device auto, or cpu")
+        check_gpu_numbers(text, choice, 1)  # a Mac has one
         return Placement(torch.device("mps"))
     if not cuda:
-        raise CaptureError(f"--device {asked}: torch sees no cuda device here; try --device auto, or cpu")
-    check_numbers(asked, choice, cuda)
+        raise CaptureError(f"--device {text}: torch sees no cuda device here; try --device auto, or cpu")
+    check_gpu_numbers(text, choice, cuda)
     if len(choice.numbers) > 1:
         return Placement(None, "auto", choice.numbers)
     return Placement(torch.device("cuda", choice.number))
 
 
 def first_device(model: torch.nn.Module) -> torch.device:
-    """Where a model's inputs are wanted: where it computes first."""
+    """The device for a model's inputs: where it computes first."""
     return compute_device(model) or torch.device("cpu")
 
 
@@ -69,11 +69,11 @@ class Step(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     loss: Callable[[Any], torch.Tensor] | None = None
-    """Makes of what the model gives the number whose gradients are taken, where these are asked for."""
+    """Computes from the model's output the number to differentiate, for gradients."""
 
 
 Steps = Generator[Step, Any, None]
-"""Steps in order; each is sent what the model gave for the one before."""
+"""Steps in order; each yield returns the model's output for the step."""
 
 
 class Program(Protocol):
@@ -83,11 +83,11 @@ class Program(Protocol):
         """The run from its beginning."""
 
     def facts(self) -> Mapping[str, Any]:
-        """What a dump should say of it beside what can be seen from the model; asked when the run is over."""
+        """Facts for the dump that cannot be seen from the model; requested when the run is over."""
 
 
 def seed(number: int) -> None:
-    """Begin with the same random numbers, whoever gives them."""
+    """Seed all random number generators."""
     random.seed(number)
-    np.random.seed(number % (1 << 32))  # what a model's code may use is this old way
+    np.random.seed(number % (1 << 32))  # a model's code may use numpy's legacy generator
     torch.manual_seed(number)

@@ -1,7 +1,7 @@
-"""Quantized torch models: the numbers that their weights stand for, and a plain model given such weights.
+"""Quantized torch models: the dequantized values of their weights, and a plain model with such weights.
 
-torchao puts codes and scales into a tensor of its own kind, bitsandbytes beside the weight or into the module. Neither
-is imported here: what there is, is asked for its parts.
+torchao stores codes and scales in a tensor of its own type, bitsandbytes beside the weight or in the module. Neither is
+imported here unless the model uses it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _NAMED = 3
 
 
 class QuantizedWeight(NamedTuple):
-    """The weight of a module, quantized."""
+    """The quantized weight of a module."""
 
     kind: Quantization
     values: Tensor
-    """What it stands for."""
+    """The dequantized values."""
     rounds_activations: bool
-    """Whether what it is multiplied with is rounded to 8 bits."""
+    """Whether the other operand of its products is rounded to 8 bits."""
 
 
 def quantized_weight(module: nn.Module) -> QuantizedWeight | None:
-    """The weight of a module, where torchao or bitsandbytes quantized it."""
+    """The weight of a module, if torchao or bitsandbytes quantized it."""
     weight = dict(module.named_parameters(recurse=False)).get("weight")
     library = type(weight).__module__.partition(".")[0]
     if library == "torchao" and hasattr(weight, "dequantize"):
@@ -78,10 +78,10 @@ def _of_bitsandbytes(module: nn.Module, weight: Any) -> QuantizedWeight | None:
 
 
 def keep_readable(model: nn.Module) -> None:
-    """Have bitsandbytes leave 4-bit weights as they were loaded.
+    """Keep bitsandbytes from converting 4-bit weights after loading.
 
-    On processors with AVX512 it lays them out anew in the first call, and ``state_dict`` does not bring back all of it:
-    the scales stay transposed, and whatever runs then is wrong.
+    On CPUs with AVX512 it converts their layout in the first call, and ``state_dict`` does not restore all of it: the
+    scales stay transposed, and every later run is wrong.
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
@@ -96,7 +96,7 @@ def quantized_weights(model: nn.Module) -> Iterator[tuple[str, QuantizedWeight]]
 
 
 def facts_of(model: nn.Module) -> dict[str, Any]:
-    """What a manifest says of a quantized model; nothing of a plain one."""
+    """The facts of a quantized model for its manifest; none for a plain model."""
     found = list(quantized_weights(model))
     kinds = {f"{name}.weight" if name else "weight": one.kind for name, one in found}
     return quantization_facts(kinds, rounds_activations=any(one.rounds_activations for _, one in found))
@@ -106,9 +106,9 @@ def facts_of(model: nn.Module) -> dict[str, Any]:
 
 
 def take_weights(model: nn.Module, path: str, tell: Tell) -> dict[str, Any]:
-    """Give a model the weights of a quantized candidate, as far as its quantization explains them; says what was done.
+    """Copy the weights of a quantized candidate into a model, as far as quantization explains them; returns the facts.
 
-    Raises ``CaptureError`` where the candidate holds no quantized weights, or where nothing of them is explained.
+    Raises ``CaptureError`` if the candidate holds no quantized weights, or if quantization explains none of them.
     """
     candidate, rounding = open_dump(Path(path)), Rounding()
     targets = dict(model.named_parameters())
@@ -135,7 +135,9 @@ def _why_nothing(rounding: Rounding) -> str:
 
 
 def _dump_of(parameters: dict[str, nn.Parameter]) -> Dump:
-    """What a model holds, without a copy where it lies on the host: a weight is compared before it is replaced."""
+    """The parameters of a model as a dump, without copying those on the host: each weight is compared before it is
+    replaced.
+    """
     arrays = ((name, as_array(parameter.detach().cpu())) for name, parameter in parameters.items())
     entries = tuple(entry(parameter_name(name), MemoryTensor(array)) for name, array in arrays)
     return Dump(Path("reference"), "arrays", entries, ordered=True).with_parameters_apart()

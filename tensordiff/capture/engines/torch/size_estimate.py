@@ -1,11 +1,11 @@
-"""An estimate of a dump's size before anything is run, from the modules of a model and its first inputs.
+"""Estimates a dump's size before anything is run, from the modules of a model and its first inputs.
 
-Nothing is run: a forward may print, count, sleep or keep what it sees, and is not ours to call twice. Tensors are taken
-as features at a number of positions: tokens, samples, pixels. Linear layers change the features, convolutions and
-pooling the positions too, and most other modules neither. Modules are mostly written in the order they run; where one
-takes another number of features than the one before it gives, it is taken to read the last tensor with that many. Eager
-attention also gives heads times tokens squared. The estimate is right within a factor of about three, which is enough
-to refuse in time; it is None where there is no telling.
+Nothing is run: a forward may print, count, sleep or keep its inputs, and must not be called twice. A tensor is seen as
+features at a number of positions: tokens, samples, pixels. Linear layers change the features, convolutions and pooling
+also the positions, and most other modules neither. Modules are mostly defined in the order they run. If a module takes
+a different number of features than the previous one gives, it is assumed to read the last tensor with that number.
+Eager attention also returns heads times tokens squared. The estimate is right within a factor of about three, which is
+enough to refuse a capture in time; it is None if no estimate is possible.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tensordiff.capture.process.layers import ROOT, Selection
 
 _POOLS = (_AvgPoolNd, _MaxPoolNd)
 _ADAPTIVE = (_AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd)
-_HOLDERS = (nn.ModuleList, nn.ModuleDict)  # these are never called
+_HOLDERS = (nn.ModuleList, nn.ModuleDict)  # never called
 
 
 class UnknownSize(Exception):
-    """A module is given something whose size cannot be told."""
+    """The size of a module's input cannot be told."""
 
 
 class Flow(NamedTuple):
-    """What flows between two modules."""
+    """The size of what flows between two modules."""
 
     batch: int
     features: int
@@ -44,17 +44,17 @@ class Flow(NamedTuple):
 
     @property
     def extent(self) -> int:
-        """Places of one of the batch."""
+        """The number of positions of one item of the batch."""
         return math.prod(self.places)
 
     @property
     def size(self) -> int:
-        """Elements in all."""
+        """The number of elements."""
         return self.batch * self.features * self.extent
 
 
 class LayerFlow(NamedTuple):
-    """A module that what flows has passed."""
+    """A module, with the sizes of its input and output."""
 
     name: str
     module: nn.Module
@@ -62,8 +62,10 @@ class LayerFlow(NamedTuple):
     gives: Flow
 
 
-def passed(model: nn.Module, inputs: Sequence[Tensor]) -> Iterator[LayerFlow]:
-    """Every module that is called, with what it takes and gives; raises where that cannot be told."""
+def layer_flows(model: nn.Module, inputs: Sequence[Tensor]) -> Iterator[LayerFlow]:
+    """Every module that is called, with the sizes of its input and output; raises ``UnknownSize`` if they cannot be
+    told.
+    """
     largest = max(inputs, key=lambda tensor: tensor.numel(), default=torch.empty(1))
     walk = _Walk(inputs)
     walk.through("", model, flow_of(largest))
@@ -71,7 +73,7 @@ def passed(model: nn.Module, inputs: Sequence[Tensor]) -> Iterator[LayerFlow]:
 
 
 def flow_of(tensor: Tensor) -> Flow:
-    """What a tensor looks like to a model that is given it."""
+    """The size of an input tensor, as a model sees it."""
     shape = tuple(tensor.shape) or (1,)
     if not tensor.is_floating_point():
         return Flow(shape[0], 1, (math.prod(shape[1:]),))
@@ -87,30 +89,30 @@ class _Walk:
         self.inputs = inputs
         self.found: dict[nn.Module, LayerFlow] = {}
         self._last: dict[int, Flow] = {}
-        """What flowed last with so many features."""
+        """The last flow with each number of features."""
 
     def through(self, name: str, module: nn.Module, flow: Flow) -> Flow:
-        """What comes out of a module."""
+        """The output of a module."""
         if isinstance(module, torch.jit.ScriptModule):
             return flow
-        takes, gives = self._own(name, module, flow) or self._of_parts(name, module, _merged(module, flow))
+        takes, gives = self._of_torch_module(name, module, flow) or self._of_parts(name, module, _merged(module, flow))
         self._last[gives.features] = gives
         if not isinstance(module, _HOLDERS):
             self.found.setdefault(module, LayerFlow(name, module, takes, gives))
         return gives
 
     def _of_parts(self, name: str, module: nn.Module, flow: Flow) -> tuple[Flow, Flow]:
-        """A module takes what its first part takes, and gives what its last one gives."""
+        """The input of a module's first part, and the output of its last one."""
         takes = None
         for child, part in module.named_children():
             gives = self.through(f"{name}.{child}" if name else child, part, flow)
             takes, flow = takes or (self.found[part].takes if part in self.found else flow), gives
         takes = takes or flow
-        # Attention gives something for every place, though it may look at fewer of them.
+        # Attention returns something for every position, even if it looks at fewer of them.
         return takes, flow._replace(places=takes.places) if "attention" in type(module).__name__.lower() else flow
 
-    def _own(self, name: str, module: nn.Module, flow: Flow) -> tuple[Flow, Flow] | None:
-        """What a module of torch itself takes and gives; None where its parts say."""
+    def _of_torch_module(self, name: str, module: nn.Module, flow: Flow) -> tuple[Flow, Flow] | None:
+        """The input and output of a module of torch itself; None if they depend on its parts."""
         if isinstance(module, _ConvNd):
             flow = self._into(module, flow)
             return flow, flow._replace(features=module.out_channels, places=_convolved(module, flow.places))
@@ -129,20 +131,20 @@ class _Walk:
         return max(map(flow_of, ids), key=lambda one: one.size, default=flow)
 
     def _with(self, features: int, flow: Flow) -> Flow:
-        """What flows with so many features."""
+        """The last flow with so many features."""
         if features in (flow.features, 0):
             return flow
         return self._last.get(features, flow._replace(features=features))
 
     def _into_linear(self, features: int, flow: Flow) -> Flow:
-        """What a linear layer is given: it may be flat."""
+        """The input of a linear layer, which may be flattened."""
         is_flat = features == flow.features * flow.extent != flow.features
         return Flow(flow.batch, features, ()) if is_flat else self._with(features, flow)
 
     def _into(self, conv: Any, flow: Flow) -> Flow:
-        """What a convolution is given."""
+        """The input of a convolution."""
         features, axes = conv.in_channels, len(conv.kernel_size)
-        given = [one for tensor in self.inputs for one in _seen_as(tensor, axes)]
+        given = [one for tensor in self.inputs for one in _as_conv_inputs(tensor, axes)]
         for one in (flow, self._last.get(features, flow), *given):
             if one.features == features and len(one.places) == axes:
                 return one
@@ -151,7 +153,7 @@ class _Walk:
         return self._patches(conv)
 
     def _patches(self, conv: Any) -> Flow:
-        """A convolution of patches that were cut out before, each by itself."""
+        """The input of a convolution over patches that were cut out before, each by itself."""
         size = conv.in_channels * math.prod(conv.kernel_size)
         if conv.kernel_size != conv.stride:
             raise UnknownSize(type(conv).__name__)
@@ -159,8 +161,8 @@ class _Walk:
         return Flow(math.ceil(elements / size), conv.in_channels, conv.kernel_size)
 
 
-def _seen_as(tensor: Tensor, axes: int) -> Iterator[Flow]:
-    """Ways in which an input may be given to a convolution: without a batch, without channels, as a film."""
+def _as_conv_inputs(tensor: Tensor, axes: int) -> Iterator[Flow]:
+    """The ways to pass an input to a convolution: without a batch, without channels, as a video."""
     shape = tuple(tensor.shape)
     if not tensor.is_floating_point():
         return
@@ -182,13 +184,13 @@ def _matrix_sizes(module: nn.Module) -> tuple[int, int] | None:
 
 
 def _embedded(module: nn.Module) -> int | None:
-    """The features that an embedding gives: torch's, or one of vLLM's, which say it alike."""
+    """The features that an embedding gives: torch's, or one of vLLM's, which has the same attributes."""
     rows, features = (getattr(module, name, None) for name in ("num_embeddings", "embedding_dim"))
     return features if isinstance(rows, int) and isinstance(features, int) else None
 
 
 def _normalized(module: nn.Module) -> int | None:
-    """How many features a norm says that it is given."""
+    """The number of features that a norm takes, by its attributes."""
     found: int | None = None
     if isinstance(module, nn.LayerNorm | nn.RMSNorm):
         found = module.normalized_shape[-1]
@@ -200,7 +202,7 @@ def _normalized(module: nn.Module) -> int | None:
 
 
 def _merged(module: nn.Module, flow: Flow) -> Flow:
-    """What a module that merges patches, as Swin has it, makes of them first: fewer, each with the features of some."""
+    """The flow after a module merges patches, as Swin does: fewer positions, each with the features of several."""
     linear = next((part for part in module.modules() if isinstance(part, nn.Linear)), None)
     if linear is None or "merg" not in type(module).__name__.lower():
         return flow
@@ -213,7 +215,7 @@ def _is_of_positions(name: str, module: nn.Module) -> bool:
 
 
 def _reshaped(module: Any, flow: Flow) -> Flow:
-    """What comes out of a module without parts."""
+    """The output of a module without parts."""
     axes = len(flow.places)
     if isinstance(module, _POOLS):
         return flow._replace(places=_pooled(module, flow.places))
@@ -247,7 +249,7 @@ def _pooled(pool: Any, places: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _strided(places: Sequence[int], kernel: Any, stride: Any, padding: Any, dilation: Any) -> tuple[int, ...]:
-    """torch's formula; a model that would fail on it is let fail where it runs."""
+    """torch's formula. A model on which it would fail is left to fail when it runs."""
     every = zip(places, kernel, stride, padding, dilation, strict=True)
     return tuple(max((n + 2 * p - d * (k - 1) - 1) // s + 1, 1) for n, k, s, p, d in every)
 
@@ -265,12 +267,14 @@ def _each(value: Any, axes: int) -> tuple[Any, ...]:
 
 
 def estimate(step: Step, steps: int, selection: Selection) -> int | None:
-    """Bytes that a run will write, roughly."""
+    """The bytes that a run will write, roughly; None if unknown."""
     inputs = list(find_arguments(step.args, step.kwargs).tensors.values())
     item: int = getattr(torch, dtype_of(step.model)).itemsize
     try:
         found = [
-            one for one in passed(step.model, inputs) if selection.takes_layer(_layer(one), is_leaf=is_leaf(one.module))
+            one
+            for one in layer_flows(step.model, inputs)
+            if selection.takes_layer(_layer(one), is_leaf=is_leaf(one.module))
         ]
     except UnknownSize:
         return None
@@ -282,17 +286,17 @@ def _layer(one: LayerFlow) -> str:
 
 
 def _elements(one: LayerFlow, selection: Selection) -> int:
-    """What a module gives and, if wanted, takes."""
+    """The elements of a module's output and, if they are written, of its inputs."""
     return one.gives.size + (one.takes.size if selection.inputs else 0) + _attention(one)
 
 
 def _more(one: LayerFlow, steps: int) -> float:
-    """Further steps have a token each."""
+    """A factor for further steps, which have one token each."""
     return 1 + (steps - 1) / max(one.gives.extent, 1)
 
 
 def _attention(one: LayerFlow) -> int:
-    """The weights that eager attention gives beside its output."""
+    """The elements of the attention weights that eager attention returns besides its output."""
     config: Any = getattr(one.module, "config", None)
     heads = getattr(config, "num_attention_heads", None)
     is_attention = "attention" in type(one.module).__name__.lower() and not any(

@@ -1,7 +1,7 @@
-"""Tensors in what a module takes and gives: finding and naming them, copying them, converting them to arrays.
+"""Tensors in the arguments and results of a module: finding and naming them, copying them, converting them to arrays.
 
-A tensor is copied when a hook sees it, because the model may overwrite it a moment later: see ``writing``. Ports
-are named as MAX's print hook names them: ``input_0``, ``input_hidden_states``, ``output_1_0``.
+A tensor is copied when a hook sees it, because the model may overwrite it right afterwards: see ``writing``. Ports are
+named as MAX's print hook names them: ``input_0``, ``input_hidden_states``, ``output_1_0``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tensordiff.dump.model import Spec
 from tensordiff.errors import CaptureError, printable
 
 Shape = Any
-"""How a value was put together, as JSON: see ``TensorTree``."""
+"""The structure of a value, as JSON: see ``TensorTree``."""
 _AS_BITS = {1: torch.uint8, 2: torch.int16}
 _DEEPEST = 8
 _SCALARS = (bool, int, float, str)
@@ -30,24 +30,25 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _WRITTEN: dict[Any, str] = {
     dtype: name for name in DTYPES if isinstance(dtype := getattr(torch, name, None), torch.dtype)
 }
-"""torch's types by the name that dumps use."""
+"""The name that dumps use for each of torch's types."""
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _NUMPY_S = {dtype for dtype, name in _WRITTEN.items() if hasattr(np, name)}
 
 
 class TensorTree(NamedTuple):
-    """The tensors of a value, and how they stood in it."""
+    """The tensors of a value, and the structure they were in."""
 
     tensors: dict[str, Tensor]
     shape: Shape
-    """``{"tensor": port}``, ``{"tuple": […]}``, ``{"list": […]}``, ``{"dict": {…}}``, ``{"dtype": name}``,
-    ``{"device": name}``, ``{"object": class}`` or a plain value. Beside ``tensor`` may stand ``is``, the port before it
-    that held the very same one, or its ``strides``; beside the others ``class``, where it is no plain one, and
-    ``keys``, where these are no text; beside a cache whether it was ``filled``."""
+    """``{"tensor": port}``, ``{"tuple": […]}``, ``{"list": […]}``, ``{"dict": {…}}``, ``{"dtype": name}``, ``{"device":
+    name}``, ``{"object": class}`` or a plain value. A ``tensor`` may also have ``is``, the earlier port of the same
+    tensor, or its ``strides``. The containers may have ``class``, if it is not a plain one, and ``keys``, if these are
+    not strings; a cache has ``filled``.
+    """
 
 
 def find(value: Any, port: str, *, cache_layer: int | None = None, whole_caches: bool = False) -> TensorTree:
-    """Find the tensors of a value. Of a cache only one layer's are taken, unless it is wanted whole."""
+    """Find the tensors of a value. Only one layer of a cache is taken, unless ``whole_caches``."""
     walk = _Walk({}, cache_layer, whole_caches, ())
     return TensorTree(walk.tensors, walk.shape(value, port, 0))
 
@@ -55,7 +56,7 @@ def find(value: Any, port: str, *, cache_layer: int | None = None, whole_caches:
 def find_arguments(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], *, cache_layer: int | None = None, whole_caches: bool = False
 ) -> TensorTree:
-    """Find the tensors that a module was called with."""
+    """Find the tensors in a module's arguments."""
     walk = _Walk({}, cache_layer, whole_caches, (*args, *kwargs.values()))
     shape = {
         "args": [walk.shape(value, f"input_{k}", 0) for k, value in enumerate(args)],
@@ -65,7 +66,7 @@ def find_arguments(
 
 
 def _looks_elsewhere(values: tuple[Any, ...]) -> bool:
-    """Whether a module is given a second sequence: it is an encoder's, and what is cached of that matters too."""
+    """Whether a module is given a second sequence. It is an encoder's, and its part of the cache matters too."""
     tensors = [value for value in values if isinstance(value, Tensor)]
     return len([tensor for tensor in tensors if tensor.dim() == 3 and tensor.is_floating_point()]) > 1
 
@@ -77,7 +78,7 @@ class _Walk(NamedTuple):
     cache_layer: int | None
     whole_caches: bool
     beside: tuple[Any, ...]
-    """What the module is given, a cache among it."""
+    """The module's arguments, including a cache."""
 
     def shape(self, value: Any, port: str, depth: int) -> Shape:
         if isinstance(value, Tensor):
@@ -97,7 +98,7 @@ class _Walk(NamedTuple):
         return self._together(value, {key: self.shape(part, f"{port}_{key}", depth + 1) for key, part in parts})
 
     def _free(self, port: str) -> str:
-        """Another name for a port whose name is taken: ``{"a_b": x, "a": {"b": y}}`` spells two of them alike."""
+        """Another name for a port that is taken: ``{"a_b": x, "a": {"b": y}}`` has two ports of the same name."""
         return next(name for k in count(2) if (name := f"{port}_{k}") not in self.tensors)
 
     def _of_tensor(self, value: Tensor, port: str) -> Shape:
@@ -129,7 +130,7 @@ class _Walk(NamedTuple):
 
 
 def swap(value: Any, port: str, put: Mapping[str, Tensor], *, cache_layer: int | None = None) -> Any:
-    """The same value with other tensors at some ports; the value itself where nothing in it changes."""
+    """The same value with other tensors at some ports; the value itself if nothing in it changes."""
     if isinstance(value, Tensor):
         return put.get(port, value)
     if caches.is_cache(value):
@@ -145,7 +146,7 @@ def swap(value: Any, port: str, put: Mapping[str, Tensor], *, cache_layer: int |
 
 
 def _remade(value: Any, parts: dict[str, Any]) -> Any:
-    """A value of the same kind made of other parts; what else it holds stays as it is."""
+    """A value of the same kind with other parts; everything else in it stays as it is."""
     if isinstance(value, tuple):
         return type(value)(*parts.values()) if hasattr(value, "_fields") else type(value)(parts.values())
     made = copying.copy(value)
@@ -171,7 +172,7 @@ def swap_arguments(
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:
-    """The named parts of a value that holds others; None where it is not one we look into."""
+    """The named parts of a container; None if the value is not a container that can be searched."""
     if isinstance(value, Mapping):
         return ((str(key), part) for key, part in value.items())
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -184,7 +185,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:
 
 
 def why_not_copied(tensor: Tensor) -> str | None:
-    """Why a tensor's values cannot be had, or None."""
+    """Why a tensor's values cannot be copied, or None."""
     if _is_wrapped(tensor):
         return "it stands for many within torch.vmap or torch.func, and has no values of its own"
     if tensor.dtype in _WRITTEN and type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_meta:
@@ -199,14 +200,16 @@ def why_not_copied(tensor: Tensor) -> str | None:
 
 
 def spec_of(tensor: Tensor) -> Spec | None:
-    """Shape and type as dumps have them; None where they have no such type."""
+    """Shape and type as dumps have them; None if dumps have no such type."""
     if tensor.is_nested or tensor.dtype not in _WRITTEN:
         return None
     return Spec(tuple(tensor.shape), DTYPES[_WRITTEN[tensor.dtype]])
 
 
 def resolved(tensor: Tensor) -> Tensor:
-    """A tensor as plain values: without a gradient, and what torch puts off: a conjugate, shards elsewhere."""
+    """A tensor as plain values: without a gradient, with a pending conjugation or negation applied, with shards
+    gathered.
+    """
     if tensor.requires_grad:
         tensor = tensor.detach()
     if type(tensor) not in _PLAIN:
@@ -217,30 +220,33 @@ def resolved(tensor: Tensor) -> Tensor:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """A torch type by the one name that dumps use."""
+    """A torch type by the name that dumps use."""
     return _WRITTEN.get(dtype) or str(dtype).removeprefix("torch.")
 
 
 def to_array(tensor: Tensor) -> Array:
-    """A tensor as a contiguous array, of the types numpy lacks too; waits for a device, copies only where it must."""
+    """A tensor as a contiguous array, including types that numpy lacks.
+
+    Waits for a device; copies only if necessary.
+    """
     return as_array(resolved(tensor).cpu().contiguous())
 
 
 def as_array(tensor: Tensor) -> Array:
-    """A tensor of the host seen as an array, however it is laid out; no copy."""
+    """A tensor on the host as an array of any layout, without a copy."""
     if tensor.dtype in _NUMPY_S:
         found: Array = tensor.numpy()
         return found
     name = dtype_name(tensor.dtype)
     if name not in DTYPES:
         raise CaptureError(f"tensors of type {name} are not written")
-    # numpy has no such type, so the bits are taken and called what they are.
+    # numpy has no such type, so the bits are taken and given the type.
     raw = tensor.view(_AS_BITS[tensor.element_size()]).numpy()
     return np.asarray(raw.view(DTYPES[name]))
 
 
 def to_tensor(array: Array) -> Tensor:
-    """An array as a tensor of its own, of the types numpy lacks too."""
+    """An array as a tensor of its own, including types that numpy lacks."""
     name = array.dtype.name
     plain = np.array(array, order="C")
     dtype = getattr(torch, name, None)
@@ -252,20 +258,20 @@ def to_tensor(array: Array) -> Tensor:
     return torch.from_numpy(bits).view(dtype).reshape(plain.shape)
 
 
-def placed(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device. Apple's has no float64, and torch raises: there it is given as float32.
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Move a tensor to a device. Apple's has no float64, for which torch raises, so float32 is used there.
 
-    Read in torch's documentation of mps; no such device runs these tests.
+    This follows torch's documentation of mps; the tests run on machines without such a device.
     """
     if device.type == "mps" and tensor.dtype is torch.float64:
         tensor = tensor.to(torch.float32)
     return tensor.to(device)
 
 
-def laid_out(values: Tensor, strides: Sequence[int]) -> Tensor:
-    """A copy with the strides of another tensor of this shape, because kernels may add up in another order with others.
+def with_strides(values: Tensor, strides: Sequence[int]) -> Tensor:
+    """A copy with the strides of another tensor of this shape: with other strides, kernels may add up in another order.
 
-    Where elements of the other share memory and ours differ there, the copy is contiguous.
+    If elements of the other tensor share memory and these values differ there, the copy is contiguous.
     """
     shared = [axis for axis, stride in enumerate(strides) if stride == 0]
     narrow = values
@@ -278,7 +284,7 @@ def laid_out(values: Tensor, strides: Sequence[int]) -> Tensor:
 
 
 def _overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether two elements may lie in the same place."""
+    """Whether two elements may share memory."""
     end = 1
     for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
         if stride < end:

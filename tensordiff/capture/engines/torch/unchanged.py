@@ -1,8 +1,8 @@
-"""Whether a model is what it was in the first capture of this process; checked before each capture of a reusable child.
+"""Checks before each capture of a reusable child that the model is the same as in the first capture of the process.
 
-A model may change while it runs: statistics of a norm, a cache in a buffer, a counter; and a user's function may keep
+A model may change while it runs (statistics of a norm, a cache in a buffer, a counter), and a user's function may keep
 state between two calls. So the values of all weights and buffers, the plain attributes and the number of hooks of all
-modules, the flags of torch and, where a function made them, the inputs are compared with those of the first capture.
+modules, the flags of torch and, if a function made them, the inputs are compared with those of the first capture.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensordiff.capture.engines.torch.devices.flags import flags as torch_flags
 from tensordiff.capture.engines.torch.facts import plain_parts
 from tensordiff.capture.engines.torch.program import Program, Step, Steps
 from tensordiff.capture.engines.torch.tensors import find_arguments, resolved
-from tensordiff.capture.engines.torch.writing.device_ring import tensor_pieces
+from tensordiff.capture.engines.torch.writing.ring import tensor_pieces
 from tensordiff.capture.process.reusable_engine import StateChanged
 from tensordiff.errors import printable
 
@@ -28,23 +28,23 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 _ELSEWHERE = ("_parameters", "_buffers", "_modules")
 _HOOKS = "_hooks"
 _DEEPEST = 3
-_AT_ONCE = 1 << 22  # bytes that are summed at once; that takes twenty times as many on the device
+_AT_ONCE = 1 << 22  # bytes that are summed at once, which takes twenty times as many on the device
 _FACTOR, _MODULUS = 1_000_003, (1 << 61) - 1
 
 
 class StateCheck:
-    """The state that the first capture began with."""
+    """The state at the beginning of the first capture."""
 
     def __init__(self, *, with_inputs: bool) -> None:
         self.with_inputs = with_inputs
         self._first: State | None = None
 
-    def of(self, program: Program) -> Program:
-        """A program that is looked at when it begins, once."""
-        return _Looked(program, self)
+    def watch(self, program: Program) -> Program:
+        """A program whose first step is checked when it begins."""
+        return _CheckedProgram(program, self)
 
-    def look(self, step: Step) -> None:
-        """Remember the first step of the first capture; refuse one of another that differs."""
+    def check(self, step: Step) -> None:
+        """Remember the first step of the first capture; refuse that of a later one if it differs."""
         state = state_of(step, with_inputs=self.with_inputs)
         first = self._first = state if self._first is None else self._first
         for name in {**first, **state}:
@@ -52,20 +52,20 @@ class StateCheck:
                 raise StateChanged(f"{printable(name)}: is not what it was when the process was new")
 
 
-class _Looked:
-    """A program whose first step is looked at."""
+class _CheckedProgram:
+    """A program whose first step is checked."""
 
-    def __init__(self, program: Program, same: StateCheck) -> None:
-        self._program, self._same = program, same
+    def __init__(self, program: Program, state_check: StateCheck) -> None:
+        self._program, self._state_check = program, state_check
         self._is_new = True
 
     def steps(self) -> Steps:
-        """The program's own."""
+        """The program's own steps."""
         steps = self._program.steps()
         try:
             step = next(steps)
             if self._is_new:
-                self._same.look(step)
+                self._state_check.check(step)
             self._is_new = False
             while True:
                 step = steps.send((yield step))
@@ -73,12 +73,12 @@ class _Looked:
             return
 
     def facts(self) -> Mapping[str, Any]:
-        """The program's own."""
+        """The program's own facts."""
         return self._program.facts()
 
 
 def state_of(step: Step, *, with_inputs: bool) -> State:
-    """All that is compared, by name."""
+    """Everything that is compared, by name."""
     flags = {**torch_flags(step.model), "default dtype": torch.get_default_dtype(), "grad": torch.is_grad_enabled()}
     state = {f"torch's {name}": value for name, value in flags.items()}
     for name, module in step.model.named_modules(prefix="model"):
@@ -100,7 +100,7 @@ def _of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _in_order(module: nn.Module, name: str) -> dict[int, Any]:
-    """Hooks, or what is known of some of them, by their place: torch numbers them by a count over all models."""
+    """Hooks, or data about some of them, by position: torch numbers hooks by a counter over all models."""
     attributes = vars(module)
     known = attributes[name]
     places = {
@@ -110,7 +110,7 @@ def _in_order(module: nn.Module, name: str) -> dict[int, Any]:
 
 
 def _spelled(value: Any, depth: int = 0) -> Any:
-    """A value so that it can be compared: what is neither plain nor made of plain ones is known by its class."""
+    """A value in a form that can be compared; values that are not plain are represented by their class."""
     if isinstance(value, Tensor):
         return _values(value)
     if isinstance(value, _PLAIN):
@@ -123,7 +123,7 @@ def _spelled(value: Any, depth: int = 0) -> Any:
 
 
 def _values(tensor: Tensor) -> Any:
-    """What a tensor holds, in short."""
+    """A checksum of a tensor's values."""
     if is_lazy(tensor):
         return "nothing yet"
     about = str(tensor.dtype), tuple(tensor.shape), str(tensor.device)
@@ -132,7 +132,7 @@ def _values(tensor: Tensor) -> Any:
     if tensor.device.type == "meta":
         return about
     if tensor.layout != torch.strided or tensor.is_quantized:
-        return object()  # it cannot be told, so it is never the same
+        return object()  # unknown values are never equal
     plain = resolved(tensor)
     if not plain.is_cpu:
         return (*about, *_sums_on_device(plain))
@@ -140,10 +140,10 @@ def _values(tensor: Tensor) -> Any:
 
 
 def _sums_on_device(tensor: Tensor) -> list[int]:
-    """What tells a device's values from others, computed there: weights are too many to be copied for every capture.
+    """A checksum of a tensor that is computed on its device: weights are too large to copy for every capture.
 
-    Two sums of the bits, the second with weights by place, so that values which change places are seen too. Integers
-    wrap around, so the order of addition does not matter.
+    It has two sums of the bits, the second weighted by position, so that swapped values are noticed. Integers wrap
+    around, so the order of addition does not matter.
     """
     sums = [0, 0]
     for part in tensor_pieces(tensor, _AT_ONCE):

@@ -1,7 +1,7 @@
 """``vllm:PATH_OR_ID``: a model run by vLLM, eagerly and in this process, one sequence at a time.
 
-vLLM compiles what it can, and then nothing within the model can be seen; ``enforce_eager`` turns that off. The rest of
-a capture is what it is for every torch model.
+vLLM compiles what it can, and nothing inside compiled code can be recorded; ``enforce_eager`` turns that off. The rest
+of a capture is the same as for every torch model.
 """
 
 from __future__ import annotations
@@ -29,18 +29,16 @@ from tensordiff.capture.devices import parse_device
 from tensordiff.capture.engines.hf.config import override, shorten
 from tensordiff.capture.engines.hf.tokenizer import tokenizer
 from tensordiff.capture.engines.torch.capture import perform
-from tensordiff.capture.engines.vllm.program import EngineProgram
-from tensordiff.capture.engines.vllm.tokens import SettledTokens
+from tensordiff.capture.engines.vllm.program import EngineProgram, ForcedToken
 from tensordiff.capture.engines.vllm.weights import kept_weights, weights_of_first_layers
 from tensordiff.capture.events import Done, Note, Phase, Tell
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import REPLAY, Job
 from tensordiff.capture.process.disk_space import SCRATCH
-from tensordiff.capture.process.replay import REPLAY
 from tensordiff.capture.process.reusable_engine import RunJob, StateChanged
-from tensordiff.capture.process.tokens import Tokens, refuse_outside, tokens
+from tensordiff.capture.process.tokens import Tokens, choose_tokens, refuse_out_of_range
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, on_one_line, printable
 
 _LEAST_LENGTH, _LEAST_BATCH = 128, 2048
 Encode = Callable[[str], tuple[int, ...]]
@@ -52,7 +50,7 @@ def run(job: Job, tell: Tell) -> Done:
 
 
 def load_reusable(job: Job, tell: Tell) -> RunJob:
-    """Load a model for several jobs; gives what runs each of them."""
+    """Load a model for several jobs; returns the function that runs each of them."""
     settings = job.settings
     tempfile.tempdir = os.environ.get(SCRATCH, tempfile.tempdir)  # vLLM leaves a file there when its process ends
     _refuse(job)
@@ -66,27 +64,27 @@ def load_reusable(job: Job, tell: Tell) -> RunJob:
 
 def _perform(llm: LLM, encode: Encode, job: Job, tell: Tell) -> Done:
     _refuse(job)
-    asked = _tokens(job, encode)
-    refuse_outside((*asked.ids, *asked.following), llm.llm_engine.model_config.get_vocab_size())
-    for note in asked.notes:
+    tokens = _tokens(job, encode)
+    refuse_out_of_range((*tokens.ids, *tokens.following), llm.llm_engine.model_config.get_vocab_size())
+    for note in tokens.notes:
         tell(Note(note))
     longest = llm.llm_engine.model_config.max_model_len
-    if _length(asked, job.settings) > longest:
+    if _length(tokens, job.settings) > longest:
         raise StateChanged(f"{printable(job.source)}: was loaded for {longest} tokens, and there are more now")
-    return perform(EngineProgram(llm, asked, job.settings.steps), job, tell)
+    return perform(EngineProgram(llm, tokens, job.settings.steps), job, tell)
 
 
 def _tokens(job: Job, encode: Encode) -> Tokens:
     injection = job.settings.inject
-    return tokens(job.settings, open_dump(Path(injection.dump)) if injection else None, encode)
+    return choose_tokens(job.settings, open_dump(Path(injection.dump)) if injection else None, encode)
 
 
-def _length(asked: Tokens, settings: Settings) -> int:
-    return max(_LEAST_LENGTH, len(asked.ids) + settings.steps)
+def _length(tokens: Tokens, settings: Settings) -> int:
+    return max(_LEAST_LENGTH, len(tokens.ids) + settings.steps)
 
 
 def _load(target: str, settings: Settings, length: int) -> LLM:
-    """Load a model as the settings say; what vLLM says becomes one sentence."""
+    """Load a model as the settings say; turns errors of vLLM into one sentence."""
     try:
         pools = _pools(target, settings)
         with kept_weights(), weights_of_first_layers(settings.num_hidden_layers):
@@ -94,29 +92,29 @@ def _load(target: str, settings: Settings, length: int) -> LLM:
                 model=target, dtype=settings.dtype or _own_dtype(target, settings), revision=settings.revision,
                 trust_remote_code=settings.trust_remote_code, hf_overrides=_overrides(settings), seed=settings.seed,
                 enforce_eager=True, max_model_len=length, max_num_batched_tokens=max(_LEAST_BATCH, length),
-                max_num_seqs=1, enable_prefix_caching=False, logits_processors=None if pools else [SettledTokens],
+                max_num_seqs=1, enable_prefix_caching=False, logits_processors=None if pools else [ForcedToken],
                 skip_tokenizer_init=not pools,
             )  # fmt: skip
     except CaptureError:
         raise
-    except Exception as error:  # vLLM raises whatever comes its way
-        said = printable(" ".join(str(error).split()))
+    except Exception as error:  # vLLM may raise any exception
+        reason = on_one_line(error)
         raise CaptureError(
-            f"vllm:{printable(target)}: vLLM could not load it ({type(error).__name__}: {said:.400}); "
+            f"vllm:{printable(target)}: vLLM could not load it ({type(error).__name__}: {reason:.400}); "
             "give a folder with config.json and weights, or the id of a model on the hub"
         ) from error
 
 
 def _pools(target: str, settings: Settings) -> bool:
-    """Whether a model makes one embedding of all tokens: vLLM then takes nothing for logits, and wants a tokenizer."""
-    asked = EngineArgs(
+    """Whether a model makes one embedding of all tokens. vLLM then takes no logits processor, and needs a tokenizer."""
+    arguments = EngineArgs(
         model=target, revision=settings.revision, trust_remote_code=settings.trust_remote_code, skip_tokenizer_init=True
     )
-    return bool(asked.create_model_config().runner_type == "pooling")
+    return bool(arguments.create_model_config().runner_type == "pooling")
 
 
 def _own_dtype(target: str, settings: Settings) -> str:
-    """The checkpoint's own type, which vLLM would take for a wish: it runs float32 in 16 bits unless told otherwise."""
+    """The checkpoint's own type. It must be given, because vLLM by default runs float32 checkpoints in 16 bits."""
     config = AutoConfig.from_pretrained(
         target, revision=settings.revision, trust_remote_code=settings.trust_remote_code
     ).get_text_config()
@@ -124,13 +122,13 @@ def _own_dtype(target: str, settings: Settings) -> str:
 
 
 def _overrides(settings: Settings) -> Callable[[Any], Any] | None:
-    """``--config`` and ``--num-hidden-layers``, as they are for hf: sources."""
+    """``--config`` and ``--num-hidden-layers``, as for hf: sources."""
     if not settings.config and settings.num_hidden_layers is None:
         return None
 
     def change(config: Any) -> Any:
         if type(config) is PretrainedConfig:
-            return config  # vLLM first asks with an empty one, to see whether another class is wanted
+            return config  # vLLM first calls with an empty config, to see whether another class is wanted
         for key, value in settings.config.items():
             override(config, key, value)
         if settings.num_hidden_layers is not None:

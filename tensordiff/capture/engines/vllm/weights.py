@@ -1,6 +1,6 @@
-"""What happens to a model's weights while vLLM loads them: they are kept, and those of layers left out are passed over.
+"""Weights while vLLM loads them: their matrices are kept, and those of left-out layers are skipped.
 
-On a processor vLLM packs every matrix for its kernels and drops the matrix itself. A dump then could neither write the
+On a CPU vLLM packs every matrix for its kernels and drops the matrix itself. A dump could then neither write the
 weights nor tell two checkpoints apart by their hash. So both are kept, which takes the memory of the matrices twice.
 """
 
@@ -20,10 +20,10 @@ _BLOCK = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d+)\.")
 
 @contextmanager
 def kept_weights() -> Iterator[None]:
-    """While a model is loaded, leave its matrices where they are when they are packed."""
+    """While a model is loaded, keep its matrices when they are packed."""
     pack = utils.dispatch_cpu_unquantized_gemm
 
-    def pack_and_keep(layer: nn.Module, remove_weight: bool) -> None:  # noqa: ARG001 - vLLM gives it by name
+    def pack_and_keep(layer: nn.Module, remove_weight: bool) -> None:  # noqa: ARG001 - vLLM passes it by name
         pack(layer, remove_weight=False)
 
     utils.dispatch_cpu_unquantized_gemm = pack_and_keep
@@ -35,7 +35,7 @@ def kept_weights() -> Iterator[None]:
 
 @contextmanager
 def weights_of_first_layers(count: int | None) -> Iterator[None]:
-    """While a model is loaded, pass over the weights of further layers: vLLM refuses those it has no layer for."""
+    """While a model is loaded, skip the weights of further layers: vLLM refuses weights that it has no layer for."""
     read = DefaultModelLoader.get_all_weights
 
     def read_first(loader: Any, *args: Any) -> Iterator[tuple[str, Tensor]]:
@@ -49,6 +49,6 @@ def weights_of_first_layers(count: int | None) -> Iterator[None]:
 
 
 def _block(name: str) -> int:
-    """The number of the block that a weight belongs to; -1 for those of none."""
+    """The number of the block that a weight belongs to; -1 if it belongs to none."""
     found = _BLOCK.search(name)
     return int(found[1]) if found else -1

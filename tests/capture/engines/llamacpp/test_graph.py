@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tensordiff.capture.engines.llamacpp.architectures import architecture
-from tensordiff.capture.engines.llamacpp.graph import Graph, LayerCall, layer_name
-from tensordiff.capture.engines.llamacpp.tensor import F32, Tensor
+from tensordiff.capture.engines.llamacpp.graph import F32, Graph, LayerCall, Tensor, layer_name
 
 
 class Making:

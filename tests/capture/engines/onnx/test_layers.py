@@ -77,7 +77,7 @@ def test_names_with_slashes_are_read() -> None:
         ("model", "model.layers.0", "model.layers.0.mlp", "model.layers.0.mlp.up"),
         ("bert", "bert.encoder"), (), (), (),
     ]  # fmt: skip
-    assert [scope.is_said for scope in found] == [True, True, True, False, False]
+    assert [scope.is_known for scope in found] == [True, True, True, False, False]
 
 
 def test_a_part_of_a_sequential_is_called_by_its_whole_name() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tensordiff.capture.engines.onnx import facts
-from tensordiff.capture.engines.onnx.session import CPU, CUDA, Placement, placement, settled
+from tensordiff.capture.engines.onnx.session import CPU, CUDA, Placement, active_placement, placement
 from tensordiff.errors import CaptureError
 
 GPU = ["TensorrtExecutionProvider", CUDA, CPU]
@@ -16,7 +16,7 @@ GPU = ["TensorrtExecutionProvider", CUDA, CPU]
 
 def test_auto_is_cuda_where_there_is_one() -> None:
     assert placement("auto", [CPU]) == Placement("cpu", ((CPU, {}),))
-    assert placement("auto", GPU) == Placement("cuda:0", ((CUDA, {"device_id": "0"}), (CPU, {})), is_wish=True)
+    assert placement("auto", GPU) == Placement("cuda:0", ((CUDA, {"device_id": "0"}), (CPU, {})), is_optional=True)
 
 
 def test_the_manifest_says_what_is_known_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def test_other_devices_are_refused(asked: str) -> None:
 
 
 def test_a_provider_that_does_not_start_is_no_matter_unless_it_was_asked_for() -> None:
-    assert settled(placement("auto", GPU), [CPU]) == Placement("cpu", ((CPU, {}),))
-    assert settled(placement("cuda", GPU), [CUDA, CPU]) == placement("cuda", GPU)
+    assert active_placement(placement("auto", GPU), [CPU]) == Placement("cpu", ((CPU, {}),))
+    assert active_placement(placement("cuda", GPU), [CUDA, CPU]) == placement("cuda", GPU)
     with pytest.raises(CaptureError, match="--device cuda:0: onnxruntime could not start CUDAExecutionProvider"):
-        settled(placement("cuda", GPU), [CPU])
+        active_placement(placement("cuda", GPU), [CPU])

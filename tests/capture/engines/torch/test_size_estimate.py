@@ -18,7 +18,7 @@ from tensordiff.capture.engines.torch.size_estimate import (  # noqa: E402
     Flow,
     estimate,
     flow_of,
-    passed,
+    layer_flows,
 )
 from tensordiff.capture.process.layers import Selection  # noqa: E402
 
@@ -89,7 +89,7 @@ def test_every_layer_of_an_hourglass_gives_what_is_foreseen() -> None:
     for name, module in model.named_modules():
         module.register_forward_hook(lambda _, __, output, name=name: sizes.update({name: output.numel()}))
     model(x)
-    assert {one.name: one.gives.size for one in passed(model, [x])} == sizes
+    assert {one.name: one.gives.size for one in layer_flows(model, [x])} == sizes
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_every_layer_of_an_hourglass_gives_what_is_foreseen() -> None:
 )
 def test_a_convolution_is_given_its_channels_wherever_they_are(shape: tuple[int, ...], conv: Any) -> None:
     x = torch.randn(shape)
-    (one,) = passed(conv, [x])
+    (one,) = layer_flows(conv, [x])
     output = conv(x if x.dim() <= len(conv.kernel_size) + 2 else x.flatten(0, 1))
     assert (one.takes.size, one.gives.size) == (x.numel(), output.numel())
 
 
 def test_patches_that_were_cut_out_before_are_counted() -> None:
-    (one,) = passed(nn.Conv3d(3, 8, (2, 4, 4), (2, 4, 4)), [torch.randn(10, 96)])
+    (one,) = layer_flows(nn.Conv3d(3, 8, (2, 4, 4), (2, 4, 4)), [torch.randn(10, 96)])
     assert one.gives == Flow(10, 8, (1, 1, 1))
 
 

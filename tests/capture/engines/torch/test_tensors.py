@@ -14,12 +14,12 @@ from tensordiff.capture.engines.torch.tensors import (  # noqa: E402
     dtype_name,
     find,
     find_arguments,
-    laid_out,
     swap,
     swap_arguments,
     to_array,
     to_tensor,
     why_not_copied,
+    with_strides,
 )
 
 X, Y = torch.ones(2), torch.zeros(3)
@@ -184,7 +184,7 @@ def test_a_call_says_what_tensors_alone_do_not() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn, torch.bool])
 def test_values_are_laid_out_like_another_tensor(like: Any, dtype: Any) -> None:
     values = torch.arange(like.numel()).reshape(like.shape).to(dtype)
-    made = laid_out(values, like.stride())
+    made = with_strides(values, like.stride())
     assert made.stride() == like.stride()
     assert to_array(made).tobytes() == to_array(values).tobytes()
     assert made.data_ptr() != values.data_ptr() or not like.numel()
@@ -193,9 +193,9 @@ def test_values_are_laid_out_like_another_tensor(like: Any, dtype: Any) -> None:
 def test_memory_is_shared_only_by_equal_values() -> None:
     like = torch.zeros(3, 1).expand(3, 4)
     same, other = torch.tensor([[1.0], [2.0], [float("nan")]]).expand(3, 4), torch.arange(12.0).reshape(3, 4)
-    assert laid_out(same.contiguous(), like.stride()).stride() == (1, 0)
-    assert laid_out(other, like.stride()).tolist() == other.tolist()
-    assert laid_out(other, (1, 1)).tolist() == other.tolist()
+    assert with_strides(same.contiguous(), like.stride()).stride() == (1, 0)
+    assert with_strides(other, like.stride()).tolist() == other.tolist()
+    assert with_strides(other, (1, 1)).tolist() == other.tolist()
 
 
 def test_a_decoder_s_two_caches_are_told_apart_and_filled() -> None:

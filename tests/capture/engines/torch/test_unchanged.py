@@ -45,13 +45,13 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_change_is_seen_and_named(name: str) -> None:
-    net, same = made(), StateCheck(with_inputs=False)
-    same.look(Step(net, (), {}))
-    same.look(Step(net, (), {}))
-    same.look(Step(made(), (torch.ones(1),), {}))
+    net, check = made(), StateCheck(with_inputs=False)
+    check.check(Step(net, (), {}))
+    check.check(Step(net, (), {}))
+    check.check(Step(made(), (torch.ones(1),), {}))
     CHANGES[name](net)
     with pytest.raises(StateChanged, match="is not what it was when the process was new") as refused:
-        same.look(Step(net, (), {}))
+        check.check(Step(net, (), {}))
     assert str(refused.value).startswith(f"{name}: ")
 
 
@@ -63,40 +63,40 @@ def hooked(*, with_kwargs: int = 0) -> nn.Module:
 
 
 def test_hooks_of_a_model_that_is_made_anew_are_the_same() -> None:
-    same = StateCheck(with_inputs=False)
+    check = StateCheck(with_inputs=False)
     for _ in range(2):
-        same.look(Step(hooked(), (), {}))
+        check.check(Step(hooked(), (), {}))
     with pytest.raises(StateChanged, match="_forward_pre_hooks_with_kwargs"):
-        same.look(Step(hooked(with_kwargs=1), (), {}))
+        check.check(Step(hooked(with_kwargs=1), (), {}))
 
 
 def test_a_flag_of_torch_is_seen() -> None:
-    same = StateCheck(with_inputs=False)
-    same.look(Step(made(), (), {}))
+    check = StateCheck(with_inputs=False)
+    check.check(Step(made(), (), {}))
     torch.set_default_dtype(torch.float64)
     try:
         with pytest.raises(StateChanged, match="torch's default dtype"):
-            same.look(Step(made(), (), {}))
+            check.check(Step(made(), (), {}))
     finally:
         torch.set_default_dtype(torch.float32)
 
 
 def test_inputs_are_seen_where_a_function_makes_them() -> None:
-    same = StateCheck(with_inputs=True)
-    same.look(Step(made(), (torch.ones(2),), {"k": 1}))
-    same.look(Step(made(), (torch.ones(2),), {"k": 1}))
+    check = StateCheck(with_inputs=True)
+    check.check(Step(made(), (torch.ones(2),), {"k": 1}))
+    check.check(Step(made(), (torch.ones(2),), {"k": 1}))
     with pytest.raises(StateChanged, match="input_0"):
-        same.look(Step(made(), (torch.zeros(2),), {"k": 1}))
+        check.check(Step(made(), (torch.zeros(2),), {"k": 1}))
     with pytest.raises(StateChanged, match="inputs"):
-        same.look(Step(made(), (torch.ones(2),), {"k": 2}))
+        check.check(Step(made(), (torch.ones(2),), {"k": 2}))
 
 
 def test_what_cannot_be_told_is_never_the_same() -> None:
-    net, same = made(), StateCheck(with_inputs=False)
+    net, check = made(), StateCheck(with_inputs=False)
     net.register_buffer("sparse", torch.eye(2).to_sparse())
-    same.look(Step(net, (), {}))
+    check.check(Step(net, (), {}))
     with pytest.raises(StateChanged, match=r"model\.sparse"):
-        same.look(Step(net, (), {}))
+        check.check(Step(net, (), {}))
 
 
 def test_a_weight_that_is_made_when_it_runs_is_seen_to_be_made() -> None:
@@ -129,9 +129,9 @@ class Counting:
 
 
 def test_a_program_is_looked_at_once_and_goes_on_as_it_is() -> None:
-    net, same = made(), StateCheck(with_inputs=False)
+    net, check = made(), StateCheck(with_inputs=False)
     own = Counting(net)
-    program = same.of(own)
+    program = check.watch(own)
     steps = program.steps()
     assert next(steps).model is net
     assert steps.send("first").model is net
@@ -142,7 +142,7 @@ def test_a_program_is_looked_at_once_and_goes_on_as_it_is() -> None:
     net.plain = 2.0
     assert next(program.steps()).model is net  # a later pass of the same capture
     with pytest.raises(StateChanged):
-        next(same.of(own).steps())
+        next(check.watch(own).steps())
 
 
 def test_a_weight_that_wraps_others_is_what_they_are() -> None:

@@ -1,6 +1,6 @@
-"""The devices that a torch run used, as its manifest tells of them: cards, drivers, libraries, the map of a model.
+"""The devices that a torch run used, for its manifest: cards, drivers, libraries, the device map of a model.
 
-What a number was computed on explains many a difference of its last digits, and some of more than that.
+The device explains many differences in the last digits of a number, and some larger ones.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from tensordiff.capture.devices import driver_version
 from tensordiff.capture.engines.torch.devices.offload import execution_device
-from tensordiff.capture.process.nvidia import driver_version
 
 
 def devices_of(model: nn.Module) -> list[torch.device]:
-    """Where a model computes: its devices in the order of its modules, each once; not where weights merely wait."""
+    """The devices that a model computes on, in the order of its modules; devices where weights are only stored do not
+    count.
+    """
     found: dict[torch.device, None] = {}
     for module in model.modules():
         if (hooked := execution_device(module)) is not None:
@@ -29,7 +31,7 @@ def devices_of(model: nn.Module) -> list[torch.device]:
 
 
 def about_devices(model: nn.Module) -> dict[str, Any]:
-    """The accelerators that a model computes on, with what drives them, and its device map; empty on the CPU."""
+    """The accelerators that a model computes on, their software, and the device map; empty on the CPU."""
     found: dict[str, Any] = {}
     cards = [_card(device) for device in devices_of(model) if device.type != "cpu"]
     if cards:
@@ -57,6 +59,6 @@ def _software() -> Iterator[tuple[str, str]]:
     if torch.version.hip:
         yield "rocm", str(torch.version.hip)
     if torch.backends.cudnn.is_available() and (version := torch.backends.cudnn.version()):
-        yield "cudnn", str(version)  # of ROCm builds it is MIOpen's
-    if driver := driver_version():  # torch does not tell it
+        yield "cudnn", str(version)  # in ROCm builds, the version of MIOpen
+    if driver := driver_version():  # torch does not report it
         yield "driver", driver

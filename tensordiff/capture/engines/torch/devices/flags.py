@@ -1,7 +1,7 @@
 """Flags of torch that change numbers: reading them, and setting them for ``--deterministic``.
 
-torch has two ways to say whether float32 may be computed in TF32: ``allow_tf32`` and, since 2.9, ``fp32_precision``.
-The older one raises when it is read after the newer was set, so it is asked only where there is no newer.
+torch has two settings for whether float32 may be computed in TF32: ``allow_tf32`` and, since 2.9, ``fp32_precision``.
+Reading the older one raises once the newer was set, so it is read only if there is no newer one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import nn
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _OVERRIDE = "NVIDIA_TF32_OVERRIDE"
-"""Of the environment; 0 forbids TF32 whatever a program says."""
+"""An environment variable; 0 forbids TF32 whatever a program sets."""
 _NOT_DETERMINISTIC = "does not have a deterministic implementation"
 
 
 def flags(model: nn.Module | None) -> dict[str, Any]:
-    """All that decides on numbers beside weights and inputs, and is no version and no device."""
+    """Everything that affects numbers besides weights, inputs, versions and devices."""
     config = getattr(model, "config", None)
     found: dict[str, Any] = {
         "attention": getattr(config, "_attn_implementation", None),
@@ -53,14 +53,14 @@ def _of_gpus() -> dict[str, Any]:
 
 
 def _is_tf32(operation: str) -> bool:
-    """Whether float32 matrix products, or convolutions, may be computed in TF32 where there is a GPU that has it."""
+    """Whether float32 matrix products, or convolutions, may be computed in TF32 on a GPU that has it."""
     if os.environ.get(_OVERRIDE) == "0":
         return False
     legacy = torch.backends.cuda.matmul if operation == "matmul" else torch.backends.cudnn
     newer = legacy if operation == "matmul" else getattr(legacy, "conv", None)
     if (said := getattr(newer, "fp32_precision", None)) is None:
         return bool(legacy.allow_tf32)
-    if said == "none":  # nothing was said of this operation: what was said of the device, then of all
+    if said == "none":  # not set for this operation, so the setting of the device counts, then the global one
         said = next((each for each in _of_device() if each != "none"), "ieee")
     return bool(said == "tf32")
 
@@ -71,7 +71,7 @@ def _of_device() -> Iterator[str]:
 
 
 def _precision(read: Callable[[], str]) -> str | None:
-    """The older word for it; None where only newer ones were used, so that it has no answer."""
+    """The older precision setting; None if only newer ones were used, which makes reading it fail."""
     try:
         return read()
     except RuntimeError:
@@ -79,16 +79,16 @@ def _precision(read: Callable[[], str]) -> str | None:
 
 
 def make_deterministic() -> None:
-    """Ask torch for the same numbers every time, and for float32 where float32 is said.
+    """Ask torch for the same numbers every time, and for full float32.
 
-    cuBLAS reads the size of its workspace when it is first used on a device, so this belongs before the model is
-    loaded. Read in ATen/cuda/CublasHandlePool.cpp; there is no cuBLAS where this is tested.
+    cuBLAS reads the size of its workspace when it is first used on a device, so this must run before the model is
+    loaded (see ATen/cuda/CublasHandlePool.cpp; the tests run on machines without cuBLAS).
     """
     os.environ.setdefault(_WORKSPACE, ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
-    # The newer setting first: what it says of all operations stays in force where the older is set.
+    # The newer setting first: its global value stays in force when the older one is set.
     if getattr(torch.backends, "fp32_precision", "none") != "none":
         torch.backends.fp32_precision = "ieee"
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -102,7 +102,7 @@ def make_deterministic() -> None:
 
 @contextmanager
 def nondeterministic_operations() -> Iterator[set[str]]:
-    """The operations that ran without a deterministic form though one was asked for; other warnings pass."""
+    """Collect the operations that ran without a deterministic form though one was requested; other warnings pass."""
     found: set[str] = set()
     with warnings.catch_warnings():
         warnings.filterwarnings("always", message=f".*{_NOT_DETERMINISTIC}")

@@ -1,8 +1,8 @@
-"""Models that accelerate spread over devices: where a module computes, and the weights that are not at hand.
+"""Models that accelerate spread over devices: where a module computes, and the values of offloaded weights.
 
-accelerate's hook on a module moves its inputs to a device and, of a module that is offloaded, loads its weights before
-each call and lets them go after it. In between such weights are on the meta device and hold nothing; their values are
-in the hook's ``weights_map``, on the CPU or on the disk. Hooks are known by their attributes, so that accelerate need
+accelerate's hook on a module moves its inputs to a device. For an offloaded module it also loads the weights before
+each call and drops them after it. In between such weights are on the meta device and hold nothing; their values are in
+the hook's ``weights_map``, on the CPU or on the disk. Hooks are recognized by their attributes, so that accelerate need
 not be imported.
 """
 
@@ -33,7 +33,7 @@ def own_forward(module: nn.Module) -> str:
 
 
 def execution_device(module: nn.Module) -> torch.device | None:
-    """Where accelerate has a module compute; None where it has no say."""
+    """The device where accelerate runs a module; None if accelerate does not control it."""
     for hook in hooks_of(module):
         if (device := getattr(hook, "execution_device", None)) is not None:
             return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
@@ -41,7 +41,7 @@ def execution_device(module: nn.Module) -> torch.device | None:
 
 
 def compute_device(module: nn.Module) -> torch.device | None:
-    """Where a module computes: where accelerate says, else where its first weight lies; None where nothing tells."""
+    """The device where a module computes: as accelerate says, else that of its first weight; None if unknown."""
     if (device := execution_device(module)) is not None:
         return device
     for part in module.modules():
@@ -53,7 +53,7 @@ def compute_device(module: nn.Module) -> torch.device | None:
     return None
 
 
-class _Waiting(NamedTuple):
+class _OffloadedWeight(NamedTuple):
     """A weight that is loaded when it is needed."""
 
     held: Any
@@ -61,18 +61,18 @@ class _Waiting(NamedTuple):
 
 
 class Weights:
-    """The weights and lasting buffers of a model, with their values wherever these wait."""
+    """The weights and persistent buffers of a model, including the values of offloaded ones."""
 
     def __init__(self, model: nn.Module) -> None:
         state = model.state_dict(keep_vars=True)
         self.tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-        """As the model has them: of what is offloaded, shape and type alone."""
+        """As the model has them; offloaded ones have only shape and type."""
         is_offloaded = any(tensor.is_meta for tensor in self.tensors.values())
-        self._waiting = dict(_waiting(model)) if is_offloaded else {}
+        self._offloaded = dict(_offloaded(model)) if is_offloaded else {}
 
     def value(self, name: str) -> Tensor:
-        """One of them; loaded, where it is offloaded. It stays on the meta device where nobody has its values."""
-        tensor, waiting = self.tensors[name], self._waiting.get(name)
+        """The value of a weight, loaded if it is offloaded. It stays on the meta device if nothing has its value."""
+        tensor, waiting = self.tensors[name], self._offloaded.get(name)
         if waiting is None or not tensor.is_meta:
             return tensor
         try:
@@ -81,24 +81,24 @@ class Weights:
             return tensor
 
     def empty(self) -> list[str]:
-        """Those without values that nothing is going to load."""
-        return [name for name, tensor in self.tensors.items() if tensor.is_meta and name not in self._waiting]
+        """Weights without values that no hook will load."""
+        return [name for name, tensor in self.tensors.items() if tensor.is_meta and name not in self._offloaded]
 
     def values(self) -> dict[str, Tensor]:
-        """All of them."""
+        """The values of all weights, by name."""
         return {name: self.value(name) for name in self.tensors}
 
 
-def _waiting(model: nn.Module) -> Iterator[tuple[str, _Waiting]]:
+def _offloaded(model: nn.Module) -> Iterator[tuple[str, _OffloadedWeight]]:
     for prefix, module in model.named_modules():
         for hook in hooks_of(module):
             if (held := getattr(hook, "weights_map", None)) is not None:
                 for name in module.state_dict(keep_vars=True):
-                    yield f"{prefix}.{name}" if prefix else name, _Waiting(held, name)
+                    yield f"{prefix}.{name}" if prefix else name, _OffloadedWeight(held, name)
 
 
 def on_cpu(module: nn.Module) -> nn.Module:
-    """A module on the CPU, without accelerate's hooks: itself where it is that already, else a copy."""
+    """A module on the CPU, without accelerate's hooks: the module itself if it is that already, else a copy."""
     tensors = [*module.parameters(), *module.buffers()]
     is_hooked = any(hasattr(part, _HOOK) for part in module.modules())
     if not is_hooked and all(tensor.device.type == "cpu" for tensor in tensors):
@@ -114,7 +114,7 @@ def on_cpu(module: nn.Module) -> nn.Module:
 
 
 def _copied(module: nn.Module, tensors: list[Tensor]) -> nn.Module:
-    """A copy whose tensors are made on the CPU straight away: the device may have no room for a second set."""
+    """Copy a module with its tensors directly on the CPU: the device may have no room for a second set."""
     memo: dict[int, Any] = {id(hook): None for part in module.modules() for hook in hooks_of(part)}
     for tensor in tensors:
         if not tensor.is_meta:
@@ -126,7 +126,7 @@ def _copied(module: nn.Module, tensors: list[Tensor]) -> nn.Module:
 
 
 def _load(module: nn.Module, weights: Weights) -> None:
-    """Put values in the place of weights that had none."""
+    """Fill in the values of weights that had none."""
     for name, tensor in weights.tensors.items():
         if tensor.is_meta:
             path, _, own = name.rpartition(".")

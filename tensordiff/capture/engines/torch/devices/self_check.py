@@ -1,7 +1,7 @@
 """The model that ``tensordiff doctor`` captures on the CPU and on each GPU: ``py:self_check.py:cuda_1``.
 
-Small, and with one of each kind that GPUs compute in their own way: matrix products, attention, norms, a convolution,
-an activation, a softmax.
+It is small, and has one of each operation that GPUs compute in their own way: matrix products, attention, norms, a
+convolution, an activation, a softmax.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 
 class SelfCheck(nn.Module):  # type: ignore[misc]  # torch has no types here
-    """A block of a transformer over patches of a picture."""
+    """A transformer block over patches of an image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class SelfCheck(nn.Module):  # type: ignore[misc]  # torch has no types here
 
 
 def on(device: str) -> tuple[nn.Module, tuple[Tensor]]:
-    """The model and its input on a device, the same on each; in float32, without TF32."""
+    """The model and its input on a device, with the same values on each; in float32, without TF32."""
     torch.manual_seed(0)
     model, picture = SelfCheck().eval(), torch.rand(1, 3, 32, 32)
     return model.to(device), (picture.to(device),)

@@ -1,9 +1,9 @@
-"""The arguments of a recorded call, rebuilt from its dump, any number of times.
+"""The arguments of a recorded call, rebuilt from its dump, as often as needed.
 
-How a call was put together is in the dump beside its tensors, see ``tensors.TensorTree``. A cache is rebuilt from what
-the modules that read it were seen to find in it. What a dump does not hold (an object of the model's own, a function, a
-tensor that was left out) cannot be given, and the call is refused with a sentence: a layer that is called differently
-gives something else, and that would look like its error.
+The dump records the structure of a call's arguments besides its tensors, see ``tensors.TensorTree``. A cache is rebuilt
+from what the modules that read it found in it. If a dump lacks something (an object of the model's own, a function, a
+tensor that was left out), the call is refused: a layer that is called differently returns something else, which would
+look like an error of the layer.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tensordiff.capture.engines.torch import facts as run_facts
 from tensordiff.capture.engines.torch.devices.offload import compute_device
 from tensordiff.capture.engines.torch.hooks import Call, cache_layer_of
 from tensordiff.capture.engines.torch.program import first_device
-from tensordiff.capture.engines.torch.tensors import laid_out, placed, to_tensor
+from tensordiff.capture.engines.torch.tensors import to_device, to_tensor, with_strides
 from tensordiff.capture.process.layers import ROOT
 from tensordiff.dump import Dump, Entry
 from tensordiff.errors import CaptureError, printable
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Held = dict[int, dict[str, Entry]]
-"""What a cache held: its layers by number, of each the entries by the names of ``caches``."""
+"""The content of a cache: by number of its layers, the entries by the names in ``caches``."""
 
 
 class RecordedCall(NamedTuple):
@@ -42,10 +42,10 @@ class RecordedCall(NamedTuple):
 
 
 class RebuiltCall(NamedTuple):
-    """What to call a layer with."""
+    """The arguments of a call, rebuilt."""
 
     tensors: dict[str, Tensor]
-    """By port; what a cache held by the name of its entry."""
+    """By port; the content of a cache by the names of its entries."""
     shape: Any
     caches: dict[str, Held]
     """By port."""
@@ -59,15 +59,15 @@ class RebuiltCall(NamedTuple):
         return self._replace(tensors=tensors, device=torch.device("cpu"))
 
     def fresh(self) -> dict[str, Tensor]:
-        """The tensors, in memory of their own: a layer may write to what it is given."""
+        """Copies of the tensors: a layer may write to its inputs."""
         strides = {str(one["tensor"]): one["strides"] for _, one in leaves(self.shape) if "strides" in one}
         return {
-            name: laid_out(tensor, strides[name]) if name in strides else tensor.clone()
+            name: with_strides(tensor, strides[name]) if name in strides else tensor.clone()
             for name, tensor in self.tensors.items()
         }
 
     def arguments(self, given: Mapping[str, Tensor]) -> Arguments:
-        """The arguments that these tensors make."""
+        """The arguments made of these tensors."""
         args = tuple(self._value(part, f"input_{k}", given) for k, part in enumerate(self.shape["args"]))
         return args, {key: self._value(part, f"input_{key}", given) for key, part in self.shape["kwargs"].items()}
 
@@ -93,7 +93,7 @@ class RebuiltCall(NamedTuple):
 
 
 def leaves(shape: Any, port: str = "input") -> Iterator[tuple[str, dict[str, Any]]]:
-    """What stands in a shape and holds no other, by port; plain values are left out."""
+    """The leaves of a shape, by port; plain values are left out."""
     match shape:
         case {"args": list(args), "kwargs": dict(kwargs)}:
             parts = {**{str(k): part for k, part in enumerate(args)}, **kwargs}
@@ -111,7 +111,7 @@ def leaves(shape: Any, port: str = "input") -> Iterator[tuple[str, dict[str, Any
 
 
 def _dtype(name: str) -> torch.dtype:
-    """A type of torch, and nothing else that torch has under a name: a dump may say anything."""
+    """A dtype by its name. A dump may contain any name, so other attributes of torch are refused."""
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise CaptureError(f"one of its arguments was the type {printable(name)}, and torch has no such type")
@@ -128,7 +128,7 @@ def _mapping(shape: Mapping[str, Any], parts: dict[Any, Any]) -> Any:
     found = _class(shape, Mapping)
     if found is None:
         return parts
-    if hasattr(found, "to_tuple"):  # an output of transformers, which is a dataclass and a mapping
+    if hasattr(found, "to_tuple"):  # an output of transformers is both a dataclass and a mapping
         return found(**parts)
     if issubclass(found, Mapping):
         return found(None, parts) if issubclass(found, defaultdict) else found(parts)
@@ -139,7 +139,7 @@ def _mapping(shape: Mapping[str, Any], parts: dict[Any, Any]) -> Any:
 
 
 def _class(shape: Mapping[str, Any], kind: Any) -> Any:
-    """The class of a container, if it is no plain one: only among what the program imported, and only of its kind."""
+    """The class of a container that is not a plain one: only of the right kind, and only if the program imported it."""
     if (said := shape.get("class")) is None:
         return None
     module, _, path = str(said).partition(":")
@@ -152,7 +152,7 @@ def _class(shape: Mapping[str, Any], kind: Any) -> Any:
 
 
 def rebuild(dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str) -> RebuiltCall:
-    """Make the arguments of a call for a layer of a model; raises a sentence where they cannot be had."""
+    """Rebuild the arguments of a call for a layer of a model; raises ``CaptureError`` if that is impossible."""
     module = model.get_submodule(_path(layer))
     entries: dict[str, Entry] = {}
     held: dict[str, Held] = {}
@@ -165,14 +165,15 @@ def rebuild(dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str) ->
     device, wanted = compute_device(module) or first_device(model), _Types(dump, model)
     devices = _cache_devices(held, model, device)
     tensors = {
-        name: placed(wanted.cast(to_tensor(entry.read())), devices.get(name, device)) for name, entry in entries.items()
+        name: to_device(wanted.cast(to_tensor(entry.read())), devices.get(name, device))
+        for name, entry in entries.items()
     }
     config = getattr(module, "config", getattr(model, "config", None))
     return RebuiltCall(tensors, recorded.shape, held, config, device, wanted.notes())
 
 
 def _cache_devices(held: Mapping[str, Held], model: nn.Module, device: torch.device) -> dict[str, torch.device]:
-    """Where what a cache held belongs, by the names of its entries: to the device of the module that reads it."""
+    """The device for each entry of a cache: that of the module that reads it."""
     readers = {
         number: compute_device(module) or device
         for module in model.modules()
@@ -197,7 +198,7 @@ def _written(recorded: RecordedCall, port: str) -> Entry:
 
 
 class _Types:
-    """The types of another model's inputs: what was of the type of the dump's model takes that of this one."""
+    """Casts inputs for a model of another dtype: tensors of the dtype of the dump's model get the dtype of this one."""
 
     def __init__(self, dump: Dump, model: nn.Module) -> None:
         self.before, self.now = str(dump.facts.get("dtype")), run_facts.dtype_of(model)
@@ -219,7 +220,7 @@ class _Types:
 def _cached(
     dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str, port: str, shape: Mapping[str, Any]
 ) -> Held:
-    """What a cache held, gathered from the modules that read it; the first to do so saw what the layer was given."""
+    """The content of a cache, from the modules that read it; the first to read a layer saw what the call was given."""
     kind = str(shape["object"])
     if not kind.endswith("Cache"):
         raise CaptureError(f"{port} was a {printable(kind)}, which a dump does not hold")
@@ -237,11 +238,11 @@ def _cached(
 
 
 def _is_filled(shape: Mapping[str, Any], call: Call) -> bool:
-    return bool(shape.get("filled", call.step > 0))  # a dump of before does not say
+    return bool(shape.get("filled", call.step > 0))  # older dumps do not say
 
 
 def _whole(dump: Dump, recorded: RecordedCall, port: str) -> Held:
-    """Of the whole model's own cache every layer was written."""
+    """The content of the whole model's own cache, of which every layer was written."""
     if any("left out" in str(note) for note in _notes(dump)):
         raise CaptureError("what its cache held may not be there: tensors were left out of the dump")
     found: Held = {}
@@ -273,7 +274,7 @@ def _read_by(dump: Dump, call: Call) -> dict[str, Entry]:
 
 
 def shape_of(dump: Dump, call: Call) -> Any:
-    """How a layer was called, where its dump says so."""
+    """The structure of a call's arguments, if the dump has it."""
     calls: Any = dump.facts.get("calls") or {}
     number = calls.get("of", {}).get(f"{call.layer}#{call.step}#{call.call}")
     return calls["kinds"][number] if isinstance(number, int) else None

@@ -1,8 +1,8 @@
-"""A repro bundle: one layer, its inputs, what it should give, and a script that runs with torch alone.
+"""A repro bundle: one layer, its inputs, its expected outputs, and a script that needs only torch.
 
-The layer is exported as a graph, because its class may live in a package that the reader does not have; so may those
-of what it takes and gives, so the graph takes tensors by name and gives tensors by name. The script is run here once,
-in a process of its own, so that a bundle that does not work is never handed out unsaid.
+The layer is exported as a graph, because its class may be in a package that the reader does not have. The same goes for
+classes of its inputs and outputs, so the graph takes and returns tensors by name. The script is run here once, in a
+process of its own, so that a bundle that does not work is reported.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tensordiff.capture.engines.torch.replay.arguments import Arguments, Rebuilt
 from tensordiff.capture.engines.torch.replay.repro_script import SCRIPT, repro_script
 from tensordiff.capture.engines.torch.tensors import find
 from tensordiff.capture.process.layers import ROOT
-from tensordiff.errors import WriteError, printable
+from tensordiff.errors import WriteError, first_line, printable
 from tensordiff.util.atomic_write import follow_link, replacing, write_file
 
 _FILES = ("weights.pt", "inputs.pt", "expected.pt", "layer.pt2", SCRIPT)
 
 
-class Plain(nn.Module):  # type: ignore[misc]  # torch has no types here
-    """A layer as one that takes tensors by name and gives tensors by port."""
+class PlainLayer(nn.Module):  # type: ignore[misc]  # torch has no types here
+    """Wraps a layer so that it takes tensors by name and returns tensors by port."""
 
     def __init__(
         self, layer: nn.Module, arguments: Callable[[Mapping[str, Tensor]], Arguments], *, whole_caches: bool
@@ -42,28 +42,28 @@ class Plain(nn.Module):  # type: ignore[misc]  # torch has no types here
         self.training = layer.training
 
     def forward(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What the layer gives when it is called with arguments made of these."""
+        """Call the layer with arguments made of these tensors."""
         args, kwargs = self.arguments(given)
         return find(self.layer(*args, **kwargs), "output", whole_caches=self.whole_caches).tensors
 
 
 class Repro(NamedTuple):
-    """What a bundle is about."""
+    """What a bundle is made of."""
 
     layer: str
     device: str
-    """Where the layer ran."""
+    """The device that the layer ran on."""
     module: nn.Module
     call: RebuiltCall
     """On the CPU."""
 
-    def plain(self) -> Plain:
-        """The layer on the CPU, so that anyone can run it; the script moves it to another device where asked."""
-        return Plain(on_cpu(self.module), self.call.arguments, whole_caches=self.layer == ROOT)
+    def plain(self) -> PlainLayer:
+        """The layer on the CPU, so that anyone can run it; the script moves it to another device if asked."""
+        return PlainLayer(on_cpu(self.module), self.call.arguments, whole_caches=self.layer == ROOT)
 
 
 def write_bundle(folder: Path, repro: Repro, expected: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> list[str]:
-    """Write a bundle and try it; what a person should know of it. ``seen`` is what the layer gave here."""
+    """Write a bundle and try it; returns notes for the user. ``seen`` are the layer's outputs in this process."""
     with _new_folder(folder):
         inputs = repro.call.fresh()
         weights = {name: value.detach().cpu() for name, value in Weights(repro.module).values().items()}
@@ -77,9 +77,9 @@ def write_bundle(folder: Path, repro: Repro, expected: Mapping[str, Tensor], see
             _save(folder / "layer.pt2", partial(torch.export.save, program))
         except WriteError:
             raise
-        except Exception as error:  # export refuses in as many ways as there are models
-            said = printable(str(error).strip().partition("\n")[0])
-            why = f"the layer could not be exported ({said:.200})"
+        except Exception as error:  # export raises many kinds of errors
+            reason = first_line(error)
+            why = f"the layer could not be exported ({reason:.200})"
             return [f"{printable(folder)}: {why}, so there is no {SCRIPT}; the rest is there"]
         version = torch.__version__.partition("+")[0]
         module_class = type(repro.module).__name__
@@ -88,15 +88,15 @@ def write_bundle(folder: Path, repro: Repro, expected: Mapping[str, Tensor], see
             repro_script(layer=repro.layer, module_class=module_class, torch_version=version, device=repro.device),
         )
     if repro.device == "cpu":
-        return [_tried(folder, seen, expected)]
+        return [_try_script(folder, seen, expected)]
     with torch.no_grad():
         on_the_cpu = plain(repro.call.fresh())
-    return [_tried(folder, on_the_cpu, expected), _elsewhere(folder, repro.device, on_the_cpu, seen)]
+    return [_try_script(folder, on_the_cpu, expected), _device_note(folder, repro.device, on_the_cpu, seen)]
 
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[None]:
-    """A folder to put files into; where the block fails, they go again, so that no part of a bundle is left."""
+    """A folder for new files. If the block fails, the files are removed, so that no partial bundle is left."""
     try:
         is_new = not follow_link(folder).exists()
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,13 +111,13 @@ def _new_folder(folder: Path) -> Iterator[None]:
             with suppress(OSError):
                 (folder / name).unlink(missing_ok=True)
         if is_new:
-            with suppress(OSError):  # somebody else has put something there
+            with suppress(OSError):  # something else was put there
                 folder.rmdir()
         raise
 
 
 def _save(path: Path, save: Callable[[IO[bytes]], None]) -> None:
-    """Write a file with a function of torch's, which turns an ``OSError`` into one of its own."""
+    """Write a file with a function of torch, which turns an ``OSError`` into an error of its own."""
     try:
         with replacing(path) as file:
             save(file)
@@ -128,8 +128,8 @@ def _save(path: Path, save: Callable[[IO[bytes]], None]) -> None:
         raise WriteError(f"{printable(path)}: cannot be written ({(first.strerror or str(first)).lower()})") from error
 
 
-def _tried(folder: Path, seen: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
-    """Run the script as its reader will, and see that it says what was seen here."""
+def _try_script(folder: Path, seen: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    """Run the script as its reader will, and check that it reports the same errors as here."""
     command = [sys.executable, "-I", str(folder / SCRIPT), "--json"]
     ran = subprocess.run(  # noqa: S603 - our own script, in the environment that Python knows of (see Result.open)
         command, capture_output=True, text=True, check=False, env=dict(os.environ)
@@ -144,8 +144,8 @@ def _tried(folder: Path, seen: Mapping[str, Tensor], expected: Mapping[str, Tens
     return f"{printable(folder / SCRIPT)}: runs with torch alone; {agrees}"
 
 
-def _elsewhere(folder: Path, device: str, on_the_cpu: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> str:
-    """How far the CPU is from the device where the layer ran: a bug of that device's kernels shows there alone."""
+def _device_note(folder: Path, device: str, on_the_cpu: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> str:
+    """How far the CPU's result is from that of the layer's device: a bug in that device's kernels shows only there."""
     worst = max((_rel_l2(seen[port], value) for port, value in on_the_cpu.items() if port in seen), default=0.0)
     how = f"python {SCRIPT} --device {device.partition(':')[0]}"
     return f"{printable(folder / SCRIPT)}: what it ran on, {device}, is off by {worst:.1e} from the CPU; there: {how}"

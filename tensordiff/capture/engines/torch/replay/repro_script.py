@@ -1,8 +1,8 @@
 """The text of ``repro.py``, the script of a bundle.
 
-Names in it are from outside: a model may call a layer or a class what it likes, code or the end of a line included.
-They enter in one place, as Python literals in plain ASCII, and nothing else of the text depends on them. What the
-script prints of them is made printable when it runs.
+Names in it come from outside: a model may give a layer or a class any name, including code or a line break. They are
+inserted in one place, as Python literals in plain ASCII, and nothing else in the text depends on them. The script makes
+them printable before it prints them.
 """
 
 from __future__ import annotations
@@ -75,5 +75,5 @@ def repro_script(*, layer: str, module_class: str, torch_version: str, device: s
 
 
 def _assignments(names: Mapping[str, str]) -> str:
-    """The one place where text from outside becomes code."""
+    """Names as assignments in Python. This is the only place where text from outside becomes code."""
     return "".join(f"{name} = {text!a}\n" for name, text in names.items())

@@ -1,1 +1,1 @@
-"""From a hook to the disk: sinks that tensors go into, and the ring of memory in which they wait to be written."""
+"""From a hook to the disk: the sinks that take tensors, and the ring of memory in which they wait to be written."""

@@ -1,13 +1,13 @@
-"""Writing tensors while the model runs: copies wait in a ring of memory and are written many at a time.
+"""Writes tensors while the model runs: copies wait in a ring of memory and are written many at a time.
 
-Copies go into a ring of memory of the host, or, what a GPU holds, into one of pinned memory, which it fills while the
-model runs on. What waits is bounded in bytes: a model that is quicker than the disk is held up, and memory does not
-grow. A tensor of any size goes through, in pieces.
+Tensors on the host are copied into a ring of host memory, those on a GPU into one of pinned memory, which the GPU fills
+while the model continues. The waiting bytes are bounded: a model that is faster than the disk is slowed down, and
+memory does not grow. A tensor of any size passes through, in pieces.
 
-Who writes depends on the cores. Where one is idle, a thread writes beside the model. Where the model computes with all
-of them, such a thread would cost more than it gives, since all of the model's threads wait for the one it displaces;
-then the caller writes, and a large tensor is written from where it lies, without a copy. In both cases the thread sees
-to it that nothing waits for long. An error in it is raised where the next tensor is handed over, or at the end.
+Which thread writes depends on the cores. If one is idle, a thread writes alongside the model. If the model uses all
+cores, such a thread would cost more than it gains, since all of the model's threads wait for the one it displaces; then
+the caller writes, and a large tensor is written from its own memory, without a copy. In both cases the thread ensures
+that nothing waits for long. Its errors are raised when the next tensor is put, or at the end.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from tensordiff.capture.engines.torch.tensors import as_array, resolved, spec_of
-from tensordiff.capture.engines.torch.writing.device_ring import PinnedRing, tensor_pieces
-from tensordiff.capture.engines.torch.writing.ring import Ring
+from tensordiff.capture.engines.torch.writing.ring import PinnedRing, Ring, tensor_pieces
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import EntryKey, Origin, Spec
 from tensordiff.dump.native.shards import PIECE, pieces, raw
@@ -35,14 +34,14 @@ from tensordiff.errors import CaptureError
 WAITING = 64 << 20
 """Bytes that may wait to be written."""
 
-_ENOUGH = 1 << 20  # bytes that are worth a call of the system
-_MOST = 8 << 20  # bytes, or a little more, that are written before their memory is given back
-_LARGE = 1 << 19  # bytes of a tensor that are worth a call of their own, where the copy is saved by it
-_LOOK_S = 0.1  # how long fewer bytes wait to be written and told of, and no longer: a run may be killed
+_ENOUGH = 1 << 20  # bytes that are worth a system call
+_MOST = 8 << 20  # bytes, approximately, that are written before their memory is freed
+_LARGE = 1 << 19  # bytes of a tensor that are worth a system call of their own if that saves the copy
+_LOOK_S = 0.1  # the longest that fewer bytes wait to be written and journaled: a run may be killed
 
 
-class Label(NamedTuple):
-    """What a dump says of a tensor beside its values."""
+class EntryHeader(NamedTuple):
+    """The entry of a tensor in a dump, without its values."""
 
     place: EntryKey
     spec: Spec
@@ -55,17 +54,17 @@ class _Piece(NamedTuple):
     ring: Ring
     place: int
     nbytes: int
-    begins: Label | None
-    """The tensor of which they are the first."""
+    begins: EntryHeader | None
+    """The entry that begins with these bytes, if one does."""
     ready: Any = None
-    """The event to wait for, where a GPU may still be writing there."""
+    """The event to wait for, if a GPU may still be writing there."""
 
 
 class BackgroundWriter:
     """A dump writer with a thread of its own. The ``DumpWriter`` must be open, and is not closed here."""
 
     def __init__(self, writer: DumpWriter, waiting: int = WAITING, *, beside: bool | None = None) -> None:
-        """``beside`` is whether the thread writes beside the model; by default where a core is left over."""
+        """``beside`` is whether the thread writes alongside the model; by default, if a core is idle."""
         self._writer, self._ring = writer, Ring(waiting)
         self._pinned: PinnedRing | None = None
         self._can_pin = True
@@ -77,7 +76,7 @@ class BackgroundWriter:
         self._is_closing, self._log_s = False, time.monotonic() + _LOOK_S
         self._error: BaseException | None = None
         self.most_bytes = 0
-        """The most that ever waited."""
+        """The most bytes that ever waited."""
         self._thread = threading.Thread(target=self._work, name="tensordiff-writer", daemon=True)
 
     def __enter__(self) -> Self:
@@ -87,7 +86,7 @@ class BackgroundWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write what still waits, even where the model raised: it ran that far."""
+        """Write what still waits, even if the model raised: it ran that far."""
         self.close()
         self._thread.join()
         self._pinned = None  # nothing else can use such memory
@@ -95,78 +94,78 @@ class BackgroundWriter:
             raise self._error
 
     def close(self) -> None:
-        """Say that nothing more will come: what waits is written at once, while the caller does other things."""
+        """Announce that nothing more will be put: what waits is written at once, while the caller does other things."""
         self._is_closing = True
         self._due.set()
 
     def put(self, place: EntryKey, origin: Origin, tensor: Tensor) -> int:
-        """Have a tensor written as it is now; gives its bytes. Waits while too much waits already."""
+        """Have a tensor written as it is now; returns its size. Blocks while too much is waiting."""
         plain = resolved(tensor)
         if not plain.is_cpu:
             return self._put_from_device(place, origin, plain)
-        seen = as_array(plain)
+        array = as_array(plain)
         with self._putting:
-            label = Label(place, Spec(seen.shape, seen.dtype), origin)
-            if not self._beside and seen.nbytes >= _LARGE and seen.flags.c_contiguous:
-                self._write_all((label, raw(seen)))
+            label = EntryHeader(place, Spec(array.shape, array.dtype), origin)
+            if not self._beside and array.nbytes >= _LARGE and array.flags.c_contiguous:
+                self._write_all((label, raw(array)))
             else:
-                self._put_by_copy(label, seen)
-        return seen.nbytes
+                self._put_by_copy(label, array)
+        return array.nbytes
 
     def drain(self) -> None:
-        """Write all that waits; then the writer may be used from this thread, until something is put again."""
+        """Write everything that waits; then this thread may use the writer, until something is put again."""
         self._write_all(log=True)
 
-    # --- where the model is, which should not be kept: no lock is taken where none must be
+    # --- in the thread of the model, which must not be delayed: no lock is taken without need
 
-    def _put_by_copy(self, label: Label, seen: Array) -> None:
-        begins: Label | None = label
-        for part in pieces(seen, self._largest) if seen.nbytes > self._largest else (seen,):
+    def _put_by_copy(self, label: EntryHeader, array: Array) -> None:
+        begins: EntryHeader | None = label
+        for part in pieces(array, self._largest) if array.nbytes > self._largest else (array,):
             nbytes = part.nbytes
             if (found := self._ring.take(nbytes)) is None:
                 found = self._room(self._ring, nbytes)
-            # By numpy: torch would share a small copy out among threads that the model is using.
+            # By numpy: torch would split a small copy among threads that the model is using.
             np.copyto(np.ndarray(part.shape, part.dtype, self._ring.memory, self._ring.at(found)), part)
             self._append(_Piece(self._ring, found, nbytes, begins))
             begins = None
 
     def _put_from_device(self, place: EntryKey, origin: Origin, tensor: Tensor) -> int:
-        """A large tensor goes through in pieces: neither the host nor the device has a second whole one."""
+        """Put a tensor of a device in pieces: neither the host nor the device holds a second whole one."""
         spec = spec_of(tensor)
         if spec is None:
             raise CaptureError(f"tensors of type {tensor.dtype} are not written")
-        begins: Label | None = Label(place, spec, origin)
+        begins: EntryHeader | None = EntryHeader(place, spec, origin)
         with self._putting:
-            self._beside = True  # a device computes, and leaves the cores to others
+            self._beside = True  # a device computes and leaves the cores idle
             for part in tensor_pieces(tensor, self._largest):
                 self._append(self._copied(part, begins))
                 begins = None
         return int(tensor.nbytes)
 
-    def _copied(self, part: Tensor, begins: Label | None) -> _Piece:
+    def _copied(self, part: Tensor, begins: EntryHeader | None) -> _Piece:
         ring = self._pinned_ring() if part.is_cuda else None
-        if ring is None:  # the copy is waited for
+        if ring is None:  # wait for the copy
             found = self._room(self._ring, part.nbytes)
-            seen = as_array(part.cpu().contiguous())
-            np.copyto(np.ndarray(seen.shape, seen.dtype, self._ring.memory, self._ring.at(found)), seen)
+            array = as_array(part.cpu().contiguous())
+            np.copyto(np.ndarray(array.shape, array.dtype, self._ring.memory, self._ring.at(found)), array)
             return _Piece(self._ring, found, part.nbytes, begins)
         found = self._room(ring, part.nbytes)
         return _Piece(ring, found, part.nbytes, begins, ring.copy(found, part))
 
     def _pinned_ring(self) -> PinnedRing | None:
-        """The ring that GPUs write to; None where the system has no memory to pin."""
+        """The ring that GPUs write to; None if the system has no memory to pin."""
         if self._pinned is None and self._can_pin:
             try:
                 self._pinned = PinnedRing(self._ring.nbytes)
-            except RuntimeError:  # if a kernel failed instead, the copy that is waited for will say so
+            except RuntimeError:  # if a kernel failed instead, the waiting copy will raise
                 self._can_pin = False
         return self._pinned
 
     def _room(self, ring: Ring, nbytes: int) -> int:
-        """A place in a ring; where there is none, all that waits is written first."""
+        """A place in a ring; if there is none, everything that waits is written first."""
         while (found := ring.take(nbytes)) is None:
             self._write_all()
-            ring.clear()  # something may have been taken and, being interrupted, never put
+            ring.clear()  # a place may have been taken and, after an interrupt, never used
         return found
 
     def _append(self, piece: _Piece) -> None:
@@ -186,22 +185,22 @@ class BackgroundWriter:
         if self._error is not None:
             raise self._error
 
-    # --- wherever it is written; the writer is used only by who holds the lock
+    # --- in any thread; only the holder of the lock uses the writer
 
     def _work(self) -> None:
-        """Look now and then. Two threads that wake each other for every tensor do little else."""
+        """Write now and then. Two threads that wake each other for every tensor would do little else."""
         is_over = False
         try:
             while not is_over:
                 self._due.wait(_LOOK_S)
                 self._due.clear()
-                is_over = self._is_closing  # before all is written, so that nothing is left behind
+                is_over = self._is_closing  # read before writing, so that nothing is left behind
                 self._write_all(log=is_over)
         except BaseException as error:
-            self._error = error  # raised where the model is
+            self._error = error  # raised in the model's thread
 
-    def _write_all(self, last: tuple[Label, memoryview] | None = None, *, log: bool = False) -> None:
-        """Write what waits, and behind it what lies elsewhere and may change as soon as this returns."""
+    def _write_all(self, last: tuple[EntryHeader, memoryview] | None = None, *, log: bool = False) -> None:
+        """Write what waits, and after it ``last``, whose memory may change as soon as this returns."""
         with self._writing:
             self._raise()
             try:
@@ -212,14 +211,15 @@ class BackgroundWriter:
                     self._log()
                 self._log(now=log)
             except BaseException as error:
-                # Be it Ctrl-C: half of what was to be noted may be. Nothing more is written, what is whole can be read.
+                # After any error, even Ctrl-C, an entry may be half noted. Nothing more is written; complete entries
+                # can be read.
                 self._error = error
                 self._waiting.clear()
                 self._writer.forget()
                 raise
 
     def _log(self, *, now: bool = False) -> None:
-        """Tell of what is written, a few times a second: Python that spells is Python that does not run the model."""
+        """Journal what is written, a few times a second: encoding it takes time from the model."""
         if now or time.monotonic() >= self._log_s:
             self._writer.log()
             self._log_s = time.monotonic() + _LOOK_S
@@ -231,7 +231,7 @@ class BackgroundWriter:
             nbytes += batch[-1].nbytes
         return batch
 
-    def _write(self, batch: list[_Piece], last: tuple[Label, memoryview] | None) -> None:
+    def _write(self, batch: list[_Piece], last: tuple[EntryHeader, memoryview] | None) -> None:
         for piece in batch:
             if piece.begins is not None:
                 self._writer.begin(*piece.begins)
@@ -248,6 +248,6 @@ class BackgroundWriter:
 
 
 def has_spare_core() -> bool:
-    """Whether torch computes with fewer threads than there are cores for."""
+    """Whether torch computes with fewer threads than there are cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return int(torch.get_num_threads()) < cores

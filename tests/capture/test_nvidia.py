@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff.capture.process.nvidia import card_model, driver_version
+from tensordiff.capture.devices import card_model, driver_version
 
 VERSION = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (builder@host)\n"

@@ -1,4 +1,4 @@
-"""Writing a dump where ``-o`` says, be that a store: it is written here first, and sent when it is whole."""
+"""Writes a dump where ``-o`` says. A dump for a store is written locally first, and uploaded when it is complete."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tensordiff.util.remote import RemotePath
 from tensordiff.util.temporary_folders import make_temporary_folder, remove_temporary_folder
 
 
-def place_to_write(output: Path, *, overwrite: bool) -> Path:
-    """Where a dump is written: at ``output`` itself, or in a temporary folder if that is a URL."""
+def path_to_write(output: Path, *, overwrite: bool) -> Path:
+    """The path to write a dump to: ``output`` itself, or a path in a temporary folder if that is a URL."""
     if not isinstance(output, RemotePath):
         return output
     refuse_occupied(output, overwrite=overwrite)
     return make_temporary_folder() / output.name
 
 
-def send(written: Path, output: Path) -> None:
-    """Send what was written to the store that ``output`` is in; does nothing where it lies there already."""
+def upload(written: Path, output: Path) -> None:
+    """Upload what was written to the store of ``output``; does nothing if that is a local path."""
     if not isinstance(output, RemotePath):
         return
     count = 1 if written.is_file() else sum(1 for _ in written.iterdir())
