@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.message import Message
@@ -51,8 +51,8 @@ class LayerScreen(LayerTyping):
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("layer")
     BINDING_GROUP_TITLE = "Layer"
-    HORIZONTAL_BREAKPOINTS = []  # noqa: RUF012 - all styles would be found a second time
-    VERTICAL_BREAKPOINTS = []  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = []  # noqa: RUF012 - as Textual declares it
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
     DEFAULT_CSS = """
     LayerScreen {
         & Tabs { height: 2; margin-top: 1; padding: 0 1; }
@@ -100,9 +100,8 @@ class LayerScreen(LayerTyping):
         self._look()
         self.pane.focus()
 
-    def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self) -> None:
         """A short terminal has no line to spare."""
-        self.set_class(event.size.height < 30, "-short")
         self.facts.repaint()
 
     # --- which row -------------------------------------------------------------------------------
