@@ -61,11 +61,10 @@ class TensordiffApp(App[int]):
     CSS = """
     #middle { height: 1fr; }
     #side { width: 46; display: none; border-right: solid $panel; }
-    #middle.-rules #side { display: block; }
-    .-narrow #middle.-rules #side { width: 100%; }
-    .-narrow #middle.-rules #main { display: none; }
+    .-narrow #side { width: 100%; }
     .-wide #side { width: 60; }
     #main { width: 1fr; }
+    .-narrow #main.-beside { display: none; }
     #about { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
     .-short #plot { display: none; }
     """
