@@ -23,6 +23,7 @@ from tensordiff.compare.hint import Hint
 from tensordiff.compare.hint.row_hint import hint_for_row
 from tensordiff.compare.judge.pairing import Pairing
 from tensordiff.compare.lint import lint_pair
+from tensordiff.compare.look.axes import DumpAxes
 from tensordiff.compare.look.elements import Element, worst_elements
 from tensordiff.compare.look.logits import LogitsDiff, combined, compare_logits, has_distributions, is_logits
 from tensordiff.compare.measure.dispatch import as_reals
@@ -276,6 +277,11 @@ class Session:
         if weights is not None and weights.hint is not None:
             return weights.hint
         return hint_for_row(row, self.alignment.pairs, self.reference)
+
+    @cached_property
+    def reference_axes(self) -> DumpAxes:
+        """What the reference shows of its axes."""
+        return DumpAxes(self.reference)
 
     @cached_property
     def weights(self) -> WeightsOutcome | None:
