@@ -248,7 +248,7 @@ class Session:
         """A sentence for each file of the two dumps that could not be read."""
         return tuple(map(printable, (*self.reference.unread, *self.candidate.unread)))
 
-    @property
+    @cached_property
     def doubts(self) -> tuple[str, ...]:
         """Why the two dumps could not be said to agree, as far as that is known before anything is measured."""
         of_dumps = doubts_of_dumps(self.request, self.dumps, self._paired)
