@@ -63,6 +63,11 @@ class History:
         self.mixtures: set[str] = set()
         """Modules that hold a router and experts."""
 
+    def release(self) -> None:
+        """Forget all pairs, in slices."""
+        self.upstream.release()
+        self.precision.release()
+
     def see(self, pair: Pair) -> None:
         """Note the mixture of experts that a pair belongs to, by its name: a router of it, or its experts."""
         names = f"{pair.name}.{pair.reference.layer}"
