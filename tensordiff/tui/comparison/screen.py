@@ -537,6 +537,7 @@ class ComparisonScreen(SizedScreen[None]):
         filter_bar, focused = self.query_one(FilterBar), self.focused
         if filter_bar.has_class("-shown") and (filter_bar.text or filter_bar.query("*:focus")):
             filter_bar.clear()
+            self.pane.filter(None)  # with the same repaint that hides the bar
         elif focused is not None and any(node.id == "side" for node in focused.ancestors):
             self._hide_rules()
         elif focused is not None and focused is not self.table:
