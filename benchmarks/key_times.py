@@ -187,8 +187,14 @@ async def _open_others(app: PaintedApp, table: LayerTable) -> None:
             await _press(app, key, {f"{what} opened": lambda: app.screen is not home})
             await _press(app, "escape", {f"{what} left": lambda: app.screen is home})
     for _ in range(4):
-        await _press(app, "m", {"rules shown": lambda: home.focused is not None and home.focused is not table})
+        await _press(app, "m", {"rules shown": lambda: _has_keys_beside(table)})
         await _press(app, "m", {"rules left": lambda: home.focused is table})
+
+
+def _has_keys_beside(table: LayerTable) -> bool:
+    """Whether something beside the table has the keys, and a place on the screen."""
+    focused = table.screen.focused
+    return focused is not None and focused is not table and focused.is_on_screen
 
 
 async def _search(app: PaintedApp, table: LayerTable) -> None:

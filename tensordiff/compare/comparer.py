@@ -110,6 +110,7 @@ class Comparer:
                 lost = lost_rows(tasks, losses)  # judging may have read a pair again
                 losses = count_losses()
             yield from (lost.get(k) or row for k, row in enumerate(rows)) if lost else rows
+        judge.release()
 
     def _rows_by_cluster(self, judge: Judge, pairs: Sequence[Pair], address: str) -> Iterator[Row]:
         """The same rows, measured by a cluster's workers and judged here, which may read a pair here."""
@@ -124,6 +125,7 @@ class Comparer:
             except DumpError as error:
                 row = unknown_row(row.pair, str(error))
             yield row
+        judge.release()
 
     def _is_full(self, batch: Sequence[PairValues | Row]) -> bool:
         if self.batch_bytes is None:

@@ -23,6 +23,7 @@ from tensordiff.compare.hint import Hint
 from tensordiff.compare.hint.row_hint import hint_for_row
 from tensordiff.compare.judge.pairing import Pairing
 from tensordiff.compare.lint import lint_pair
+from tensordiff.compare.look.axes import DumpAxes
 from tensordiff.compare.look.elements import Element, worst_elements
 from tensordiff.compare.look.logits import LogitsDiff, combined, compare_logits, has_distributions, is_logits
 from tensordiff.compare.measure.dispatch import as_reals
@@ -245,7 +246,7 @@ class Session:
         """A sentence for each file of the two dumps that could not be read."""
         return tuple(map(printable, (*self.reference.unread, *self.candidate.unread)))
 
-    @property
+    @cached_property
     def doubts(self) -> tuple[str, ...]:
         """Reasons why the two dumps cannot be said to agree, as far as they are known before measuring."""
         of_dumps = doubts_of_dumps(self.request, self.dumps, self._paired)
@@ -274,6 +275,11 @@ class Session:
         if weights is not None and weights.hint is not None:
             return weights.hint
         return hint_for_row(row, self.alignment.pairs, self.reference)
+
+    @cached_property
+    def reference_axes(self) -> DumpAxes:
+        """What the reference shows of its axes."""
+        return DumpAxes(self.reference)
 
     @cached_property
     def weights(self) -> WeightsOutcome | None:

@@ -61,11 +61,10 @@ class TensordiffApp(App[int]):
     CSS = """
     #middle { height: 1fr; }
     #side { width: 46; display: none; border-right: solid $panel; }
-    #middle.-rules #side { display: block; }
-    .-narrow #middle.-rules #side { width: 100%; }
-    .-narrow #middle.-rules #main { display: none; }
+    .-narrow #side { width: 100%; }
     .-wide #side { width: 60; }
     #main { width: 1fr; }
+    .-narrow #main.-beside { display: none; }
     #about { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
     .-short #plot { display: none; }
     """
@@ -100,7 +99,7 @@ class TensordiffApp(App[int]):
         sys.setswitchinterval(_SWITCH_S)
         if self.is_web:
             self.set_interval(_WATCH_SERVER_S, partial(self._leave_with_server, os.getppid()))
-        self.push_screen(self._sized(self._first_screen()))
+        self.push_screen(self._first_screen())
         for sentence in self.settings.sentences:
             tell(self, sentence, "warning")
 
@@ -129,7 +128,7 @@ class TensordiffApp(App[int]):
 
         while self.screen is not below:
             self.pop_screen()
-        self.switch_screen(self._sized(WeightsScreen(request, reference, candidate, saves_state=self.saves_state)))
+        self.switch_screen(WeightsScreen(request, reference, candidate, saves_state=self.saves_state))
 
     async def on_opening_screen_loaded(self, message: OpeningScreen.Loaded) -> None:
         """Replace the frame by the comparison, and replay the keys typed meanwhile."""
@@ -137,7 +136,7 @@ class TensordiffApp(App[int]):
             if node is not self:
                 await handle_messages(node)  # keys that are still on their way to the frame
         self._replay.begin(message.typed)
-        await self.switch_screen(self._sized(self.comparison(message.request)))
+        await self.switch_screen(self.comparison(message.request))
         self.run_worker(self._replay.run(self), "replay", "replay")
 
     def collect_garbage(self) -> None:
@@ -153,18 +152,10 @@ class TensordiffApp(App[int]):
         if not (isinstance(event, KeyEvent) and not event.is_forwarded and self._replay.takes(event)):
             await super().on_event(event)
 
-    def _sized(self, screen: Screen[None]) -> Screen[None]:
-        """A screen with the classes for the terminal's size; set after mounting, they would make it compute all styles
-        again.
-        """
-        for size, steps in zip(self.size, (self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS), strict=True):
-            screen.add_class(*[name for least, name in steps if least <= size][-1:])
-        return screen
-
     def compare(self, reference: Path, candidate: Path) -> None:
         """Compare two dumps, on top of the current screen."""
         launch = Launch(reference, candidate, partial(_plain_request, reference, candidate))
-        self.push_screen(self._sized(OpeningScreen(launch, self.settings.columns)))
+        self.push_screen(OpeningScreen(launch, self.settings.columns))
 
     def on_layer_screen_asked(self, message: LayerScreen.Asked) -> None:
         """Pass a request of the layer screen on to the comparison below it."""

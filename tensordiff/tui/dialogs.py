@@ -26,6 +26,7 @@ from textual.worker import get_current_worker
 
 from tensordiff.errors import printable
 from tensordiff.tui.keys import bindings
+from tensordiff.tui.sized_screen import SizedScreen
 from tensordiff.tui.threads import in_thread
 
 Answer = TypeVar("Answer")
@@ -39,7 +40,7 @@ _ASKED_AFTER = 2_000
 """After how many layers that thread checks whether it is still wanted."""
 
 
-class Dialog(ModalScreen[Answer | None], Generic[Answer]):
+class Dialog(ModalScreen[Answer | None], SizedScreen[Answer | None], Generic[Answer]):
     """A dialog: escape cancels it, ctrl+s accepts."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
@@ -300,7 +301,7 @@ _PAUSE = 0.25
 """Seconds without typing after which the fields are tried."""
 
 
-class Form(ModalScreen[Answer | None], Generic[Answer]):
+class Form(ModalScreen[Answer | None], SizedScreen[Answer | None], Generic[Answer]):
     """A form in a frame."""
 
     DEFAULT_CSS = """

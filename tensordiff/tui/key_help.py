@@ -6,18 +6,28 @@ focus, so that only a mouse reaches its lower half, and it lists keys of Textual
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 from typing import ClassVar, NamedTuple
 
-from rich.table import Table
-from rich.text import Text
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
+from textual.geometry import Size
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Label, Static
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import Label
 
 from tensordiff.tui.keys import BY_ID, KEYS, bindings
+from tensordiff.tui.sized_screen import SizedScreen
+from tensordiff.tui.text import right, wrapped
+
+_GAP = 2
+_BOLD, _TITLE = Style(bold=True), Style(bold=True, underline=True)
 
 
 class KeyHelp(NamedTuple):
@@ -53,7 +63,45 @@ def _everywhere(screen: Screen[object]) -> list[KeyHelp]:
     return helps
 
 
-class KeyHelpScreen(ModalScreen[None]):
+class _KeyTable(Widget):
+    """Keys on the left, sentences beside them. A Rich table takes as long as the rest of the page together."""
+
+    DEFAULT_CSS = "_KeyTable { height: auto; }"
+
+    def __init__(self, helps: list[KeyHelp]) -> None:
+        super().__init__()
+        self.helps = helps
+        self._width = max((cell_len(one.keys) for one in helps), default=0)
+        self._laid_out: tuple[int, list[tuple[str, str, Style]]] = (0, [])
+
+    def _lines(self, width: int) -> list[tuple[str, str, Style]]:
+        """The keys, the sentence and its style, line by line."""
+        if self._laid_out[0] != width:
+            self._laid_out = width, list(self._lay_out(max(1, width - self._width - _GAP)))
+        return self._laid_out[1]
+
+    def _lay_out(self, room: int) -> Iterator[tuple[str, str, Style]]:
+        for k, (part, helps) in enumerate(groupby(self.helps, key=lambda one: one.part)):
+            if k:
+                yield "", "", Style()
+            yield "", part, _TITLE
+            for one in helps:
+                for at, text in enumerate(wrapped(one.sentence, room)):
+                    yield "" if at else one.keys, text, Style()
+
+    def get_content_height(self, _container: Size, _viewport: Size, width: int) -> int:
+        """As many lines as there are."""
+        return len(self._lines(width))
+
+    def render_line(self, y: int) -> Strip:
+        """One line."""
+        width, base = self.size.width, self.rich_style
+        keys, text, style = self._lines(width)[y]
+        left = Segment(right(keys, self._width), base + _BOLD)
+        return Strip([left, Segment(" " * _GAP, base), Segment(text, base + style)]).adjust_cell_length(width, base)
+
+
+class KeyHelpScreen(ModalScreen[None], SizedScreen[None]):
     """A page of keys; the key that opened it also closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("help")
@@ -76,20 +124,8 @@ class KeyHelpScreen(ModalScreen[None]):
         """The keys, and how to continue from here."""
         with Vertical():
             with VerticalScroll():
-                yield Static(self._table())
+                yield _KeyTable(self.helps)
             yield Label("↑ ↓ scroll   ? or esc closes   ctrl+p finds any command by typing", classes="hint")
-
-    def _table(self) -> Table:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column()
-        for k, (part, helps) in enumerate(groupby(self.helps, key=lambda one: one.part)):
-            if k:
-                table.add_row()
-            table.add_row("", Text(part, style="bold underline"))
-            for one in helps:
-                table.add_row(Text(one.keys, style="bold"), Text(one.sentence))
-        return table
 
     def action_close(self) -> None:
         """Go back to the screen."""

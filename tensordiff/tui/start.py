@@ -15,7 +15,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
-from textual.screen import Screen
 from textual.widgets import DirectoryTree, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -28,6 +27,7 @@ from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.notice import tell
 from tensordiff.tui.permissions import NO_RERUNS, permissions_of
+from tensordiff.tui.sized_screen import SizedScreen
 from tensordiff.util.atomic_write import write_file
 from tensordiff.util.remote.paths import check_url, is_url, user_path
 
@@ -93,7 +93,7 @@ _WAYS = (
 )
 
 
-class StartScreen(Screen[None]):
+class StartScreen(SizedScreen[None]):
     """Asks what to compare."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("start")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
@@ -21,6 +23,21 @@ def right(text: str, width: int) -> str:
     """The text in exactly ``width`` cells, aligned to the right."""
     size = cell_len(text)
     return " " * (width - size) + text if size <= width else set_cell_size(text, width)
+
+
+def wrapped(text: str, width: int) -> Iterable[str]:
+    """Lines of at most so many cells, cut at spaces where there are any."""
+    line = ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and cell_len(longer) > width:
+            yield line
+            longer = word
+        while cell_len(longer) > width:
+            yield longer[: max(1, width // 2)]
+            longer = longer[max(1, width // 2) :]
+        line = longer
+    yield line
 
 
 def plain(text: Text, no_color: bool) -> Text:

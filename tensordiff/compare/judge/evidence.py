@@ -64,6 +64,11 @@ class History:
         self.mixtures: set[str] = set()
         """Modules that hold a router and experts."""
 
+    def release(self) -> None:
+        """Forget all pairs, in slices."""
+        self.upstream.release()
+        self.precision.release()
+
     def note_mixture(self, pair: Pair) -> None:
         """Note the mixture of experts that a pair belongs to, if its name is that of a router or of experts."""
         names = f"{pair.name}.{pair.reference.layer}"

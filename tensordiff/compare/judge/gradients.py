@@ -25,6 +25,7 @@ from tensordiff.compare.limits import Limits
 from tensordiff.compare.row import Row
 from tensordiff.dump.model import CallKey
 from tensordiff.dump.names import split_backward
+from tensordiff.util.slices import release
 
 _ATTENTION = re.compile(r"att(?:ention|n)", re.IGNORECASE)
 _OF_INPUT = "output_grad_input"
@@ -48,6 +49,10 @@ class GradientJudge:
         self._given: dict[tuple[str, int], _Given] = {}
         """The gradients that the backward of a layer got, by layer and step."""
         self._calls: dict[tuple[str, int], set[int]] = {}
+
+    def release(self) -> None:
+        """Forget all pairs, in slices."""
+        release(self._forward, self._given, self._calls)
 
     def note(self, row: Row) -> Row:
         """Remember a row for the gradients that follow, and return it."""

@@ -69,6 +69,12 @@ class Judge:
         self.gradients = GradientJudge(self.history) if has_gradients else None
         """Needed only if gradients follow, since it remembers every row of the forward."""
 
+    def release(self) -> None:
+        """Forget all pairs, once the last is judged: freed in one step, they would keep other threads waiting."""
+        self.history.release()
+        if self.gradients is not None:
+            self.gradients.release()
+
     def row(self, measured: Measurement) -> Row:
         """Judge a measured pair, and remember its row for those that follow.
 

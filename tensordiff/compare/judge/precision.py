@@ -19,6 +19,7 @@ from tensordiff.compare.judge.parents import parent_of
 from tensordiff.compare.judge.verdict import EIGHT_BITS, TF32, coarser
 from tensordiff.dump.arithmetic import Tf32, is_convolution
 from tensordiff.dump.model import CallKey, Entry
+from tensordiff.util.slices import release
 
 Dtypes = tuple[str, str]
 _EIGHT_BITS = (EIGHT_BITS, EIGHT_BITS)
@@ -47,6 +48,10 @@ class Precision:
         self.given: set[CallKey] = set()
         self.parts: defaultdict[tuple[str, int], list[_Types]] = defaultdict(list)
         self.before: Dtypes | None = None
+
+    def release(self) -> None:
+        """Forget all pairs, in slices."""
+        release(self.inputs, self.outputs, self.given, self.parts)
 
     def on_the_way(self, pair: Pair, dtypes: Dtypes, *, is_exact: bool, is_given_equal: bool = False) -> Dtypes:
         """The coarsest types that explain a pair's error; remembered for tensors that are computed from it.

@@ -21,6 +21,7 @@ from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
 from tensordiff.dump.model import CallKey
 from tensordiff.errors import printable
+from tensordiff.util.slices import release
 
 LATEST = 24  # latest outputs that are kept, for routes and to name what ran before
 _SHOWN = 3  # parts that a sentence names
@@ -49,6 +50,11 @@ class UpstreamError:
         self.latest_outputs: deque[Row] = deque(maxlen=LATEST)
         self.is_equal_so_far = True
         """Whether all pairs so far were equal bit for bit."""
+
+    def release(self) -> None:
+        """Forget all pairs, in slices."""
+        release(self.input_errors, self.equal_integers, self.input_rows, self.golden_input_ratios)
+        release(self.parts, self.open_modules)
 
     def carried_into(self, pair: Pair) -> float | None:
         """The error that came into a pair's layer; an input's own may come from anything before it. None if unknown."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from tensordiff.compare.look.logits import is_logits
@@ -78,50 +79,78 @@ def _name_inner(names: list[str], shape: tuple[int, ...], tokens: int | None) ->
         names[token - 1] = "head"
 
 
-def tokens_of(dump: Dump, step: int) -> int | None:
-    """The number of tokens of a step, from its input ids; None if no ids were dumped."""
-    for entry in dump.entries:
-        is_given = entry.step == step and entry.is_input
-        if is_given and (_IDS.search(entry.port) or "embed" in entry.layer):
-            spec = readable_spec(entry)
-            if spec is not None and spec.dtype.kind in "iu" and 1 <= len(spec.shape) <= 2:
-                return spec.shape[-1]
-    ids = dump.facts.get("token_ids")
-    return len(ids) if step == 0 and isinstance(ids, list) and not any(isinstance(i, list) for i in ids) else None
-
-
 def token_ids_of(dump: Dump, step: int) -> tuple[int, ...]:
     """The token ids of a step; empty if the dump does not have them."""
     ids = dump.facts.get("token_ids")
     return tuple(ids) if step == 0 and isinstance(ids, list) and all(isinstance(i, int) for i in ids) else ()
 
 
-def heads_of(entry: Entry, dump: Dump, channels: int) -> int | None:
-    """The number of heads in an entry's channels; None if it has none or the dump does not show how many."""
-    has_heads = _JOINED.search(entry.layer) if entry.is_input else _SPLIT.search(entry.layer)
-    if not has_heads:
-        return None
-    sizes = (size for size in _head_sizes(entry, dump) if size and channels % size == 0 and channels > size)
-    size = next(sizes, None)
-    return channels // size if size else None
+class DumpAxes:
+    """What the tensors of a dump show about its axes. Its entries are searched once: 100,000 of them take a while."""
 
+    def __init__(self, dump: Dump) -> None:
+        self._dump = dump
 
-def _head_sizes(entry: Entry, dump: Dump) -> Iterator[int | None]:
-    """Possible numbers of channels per head, the most reliable first."""
-    around = entry.layer.rpartition(".")[0]
-    near = [other for other in dump.entries if other.step == entry.step and _lies_near(other, around)]
-    for other in near:
-        spec = readable_spec(other) if other.layer.endswith(("q_norm", "k_norm")) else None
-        yield spec.shape[-1] if spec and len(spec.shape) >= 3 and spec.shape[-2] < spec.shape[-1] * 64 else None
-    for other in dump.entries:
-        if "rotary" in other.layer.rpartition(".")[2] and not other.is_input:
+    def tokens_of(self, step: int) -> int | None:
+        """The number of tokens of a step, from its input ids; None if no ids were dumped."""
+        for entry in self._found.ids.get(step, ()):
+            spec = readable_spec(entry)
+            if spec is not None and spec.dtype.kind in "iu" and 1 <= len(spec.shape) <= 2:
+                return spec.shape[-1]
+        ids = self._dump.facts.get("token_ids")
+        return len(ids) if step == 0 and isinstance(ids, list) and not any(isinstance(i, list) for i in ids) else None
+
+    def heads_of(self, entry: Entry, channels: int) -> int | None:
+        """The number of heads in an entry's channels; None if it has none or the dump does not show how many."""
+        has_heads = _JOINED.search(entry.layer) if entry.is_input else _SPLIT.search(entry.layer)
+        if not has_heads:
+            return None
+        sizes = (size for size in self._head_sizes(entry) if size and channels % size == 0 and channels > size)
+        size = next(sizes, None)
+        return channels // size if size else None
+
+    def _head_sizes(self, entry: Entry) -> Iterator[int | None]:
+        """Possible numbers of channels per head, the most reliable first."""
+        near = self._near(entry)
+        for other in near:
+            spec = readable_spec(other) if other.layer.endswith(("q_norm", "k_norm")) else None
+            yield spec.shape[-1] if spec and len(spec.shape) >= 3 and spec.shape[-2] < spec.shape[-1] * 64 else None
+        for other in self._found.rotary:
             spec = readable_spec(other)
             yield spec.shape[-1] if spec and len(spec.shape) >= 2 else None
-    yield _size_by_attention_weights(near)
+        yield _size_by_attention_weights(near)
+
+    def _near(self, entry: Entry) -> list[Entry]:
+        """The module around an entry and what lies directly in it, in the order of the dump."""
+        around, entries, within = _parent(entry.layer), self._dump.entries, self._found.within
+        itself = [at for at in within.get((entry.step, _parent(around)), ()) if entries[at].layer == around]
+        return [entries[at] for at in sorted({*itself, *within.get((entry.step, around), ())})]
+
+    @cached_property
+    def _found(self) -> _Found:
+        found = _Found({}, [], {})
+        for at, entry in enumerate(self._dump.entries):
+            found.within.setdefault((entry.step, _parent(entry.layer)), []).append(at)
+            if entry.is_input:
+                if _IDS.search(entry.port) or "embed" in entry.layer:
+                    found.ids.setdefault(entry.step, []).append(entry)
+            elif "rotary" in entry.layer.rpartition(".")[2]:
+                found.rotary.append(entry)
+        return found
 
 
-def _lies_near(other: Entry, around: str) -> bool:
-    return other.layer == around or other.layer.rpartition(".")[0] == around
+class _Found(NamedTuple):
+    """Entries of a dump that show something about its axes."""
+
+    ids: dict[int, list[Entry]]
+    """Inputs that may be token ids, by step."""
+    rotary: list[Entry]
+    within: dict[tuple[int, str], list[int]]
+    """Positions of entries, by their step and the module they lie in."""
+
+
+def _parent(layer: str) -> str:
+    return layer.rpartition(".")[0]
 
 
 def _size_by_attention_weights(near: Sequence[Entry]) -> int | None:

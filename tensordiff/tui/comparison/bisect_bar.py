@@ -6,7 +6,7 @@ tells the screen what is still suspect. While it has the focus, its letters are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
@@ -32,6 +32,7 @@ from tensordiff.tui.keys import bindings
 from tensordiff.tui.table.model import Listing, Suspects
 from tensordiff.tui.text import plain
 from tensordiff.tui.threads import ThreadFailed, in_thread
+from tensordiff.util.garbage_collector import heap_frozen
 
 _AT_ONCE = 5_000
 """The number of pairs up to which a search begins without a thread."""
@@ -103,7 +104,12 @@ class BisectBar(Static, can_focus=True):
         self.is_busy = True
         if self.bisect is None:
             self.update("beginning…")
-        in_thread(self, "begin", lambda: self.post_message(begin()))
+        in_thread(self, "begin", partial(self._begin, begin))
+
+    def _begin(self, begin: Callable[[], _Begun]) -> None:
+        with heap_frozen():  # it makes a point for every pair
+            begun = begin()
+        self.post_message(begun)
 
     def on_bisect_bar__begun(self, message: _Begun) -> None:
         """Show the first probe, or say why there is none."""

@@ -14,7 +14,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.events import Key
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Static
 from textual.worker import Worker, WorkerState
 
@@ -22,6 +21,7 @@ from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.launch import Launch
 from tensordiff.tui.notice import sentence_of
+from tensordiff.tui.sized_screen import SizedScreen
 from tensordiff.tui.table.frames import PlotFrame, SummaryFrame, TableFrame
 from tensordiff.util.garbage_collector import heap_frozen
 
@@ -41,7 +41,7 @@ class CouldNotOpen(Message):
     sentence: str
 
 
-class OpeningScreen(Screen[None]):
+class OpeningScreen(SizedScreen[None]):
     """A comparison that is still empty."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("diff")

@@ -16,7 +16,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.events import Key as KeyEvent
-from textual.screen import Screen
 
 from tensordiff.align.rules.tables import check_limit
 from tensordiff.compare.row import Row
@@ -46,6 +45,7 @@ from tensordiff.tui.keys import bindings
 from tensordiff.tui.notice import LoggedNotices, sentence_of, tell
 from tensordiff.tui.permissions import permissions_of
 from tensordiff.tui.rules.side import RulesSide
+from tensordiff.tui.sized_screen import SizedScreen
 from tensordiff.tui.start import note_recent
 from tensordiff.tui.table.columns import ThirdDump, columns_without
 from tensordiff.tui.table.filter_bar import FilterBar
@@ -68,7 +68,7 @@ _MEASURES_AGAIN = frozenset({"tolerance", "choose_tolerance", "inject", "inject_
 """Actions that measure pairs again: unavailable for a stream."""
 
 
-class ComparisonScreen(Screen[None]):
+class ComparisonScreen(SizedScreen[None]):
     """A comparison.
 
     With ``saves_state``, its state is read from a file and written back; otherwise it starts from ``state``.
@@ -538,6 +538,7 @@ class ComparisonScreen(Screen[None]):
         filter_bar, focused = self.query_one(FilterBar), self.focused
         if filter_bar.has_class("-shown") and (filter_bar.text or filter_bar.query("*:focus")):
             filter_bar.clear()
+            self.pane.filter(None)  # with the same repaint that hides the bar
         elif focused is not None and any(node.id == "side" for node in focused.ancestors):
             self._hide_rules()
         elif focused is not None and focused is not self.table:

@@ -48,6 +48,7 @@ from tensordiff.tui.comparison.streaming import PostMessage, Start, StreamRun, r
 from tensordiff.tui.permissions import ALL_PERMISSIONS, Permissions
 from tensordiff.tui.table.model import Listing
 from tensordiff.util.garbage_collector import freeze_heap, heap_frozen
+from tensordiff.util.slices import release
 
 StartThread = Callable[[str, Callable[[], object]], object]
 """Runs a function in a thread; another one of the same group replaces it."""
@@ -88,6 +89,8 @@ class SessionOwner:
         self._is_restored = not saves_state
         self._must_open = False
         self._alignment: AlignmentTask | None = None
+        self._replaced: list[tuple[Session, Listing]] = []
+        """What was shown before the last alignment, until it is freed."""
         self._measurement: Measurement | None = None
         self._stream: StreamRun | None = None
         """The stream in progress."""
@@ -184,6 +187,7 @@ class SessionOwner:
         session, threshold = message.session, self.request.limits.threshold
         if session.request.limits.threshold != threshold:  # it was changed meanwhile
             session = session.with_threshold(threshold)
+        self._replaced = [] if self.session is None else [(self.session, self.listing)]
         self.session, self.request = session, session.request
         self.listing, self.findings = message.listing, message.findings
         self._forget_measured()
@@ -246,6 +250,8 @@ class SessionOwner:
         """Measure all pairs in a thread, in order."""
         if self.session is None:
             return
+        if self._replaced:
+            self._start("release", partial(_release, self._replaced))
         self._forget_measured()
         self._measurement = Measurement()
         if not isinstance(self.session, StreamedSession):
@@ -364,3 +370,12 @@ class SessionOwner:
             return False
         self._on_disk = message.on_disk
         return True
+
+
+def _release(replaced: list[tuple[Session, Listing]]) -> None:
+    """In a thread: free the rows and pairs of a replaced alignment, which nobody shows any more, in slices."""
+    for _ in range(len(replaced)):
+        session, listing = replaced.pop()
+        members: list[list[object]] = [[*listing.rows], [*listing.labels], [*session.alignment.pairs]]
+        del session, listing  # what held them goes first, or nothing were freed below
+        release(*members)

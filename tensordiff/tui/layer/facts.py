@@ -16,9 +16,9 @@ from tensordiff.compare.hint import Hint
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import GLYPHS, format_shape, number, pair_name
-from tensordiff.tui.layer.pane import Line, Pane, Piece, wrapped
+from tensordiff.tui.layer.pane import Line, Pane, Piece
 from tensordiff.tui.layer.subject import Subject
-from tensordiff.tui.text import fit
+from tensordiff.tui.text import fit, wrapped
 
 _LABEL = 11
 _WRAPPED = 2

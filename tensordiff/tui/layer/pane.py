@@ -8,14 +8,13 @@ never markup.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -27,6 +26,7 @@ from textual.worker import get_current_worker
 
 from tensordiff.errors import TensordiffError, printable
 from tensordiff.tui.layer.subject import Subject
+from tensordiff.tui.text import wrapped
 from tensordiff.tui.threads import ThreadFailed, in_thread
 
 A = TypeVar("A")
@@ -254,21 +254,6 @@ def _strip(line: Line, styles: Mapping[str, Style], width: int) -> Strip:
 def plain(line: Line) -> str:
     """A line without its styles."""
     return "".join(text for text, _ in line)
-
-
-def wrapped(text: str, width: int) -> Iterable[str]:
-    """Wrap a text into lines of at most ``width`` cells, at spaces if possible."""
-    line = ""
-    for word in text.split(" "):
-        longer = f"{line} {word}" if line else word
-        if line and cell_len(longer) > width:
-            yield line
-            longer = word
-        while cell_len(longer) > width:
-            yield longer[: max(1, width // 2)]
-            longer = longer[max(1, width // 2) :]
-        line = longer
-    yield line
 
 
 class ListPane(Pane[A], Generic[A]):

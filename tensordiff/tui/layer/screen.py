@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.message import Message
@@ -51,8 +51,8 @@ class LayerScreen(LayerTyping):
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("layer")
     BINDING_GROUP_TITLE = "Layer"
-    HORIZONTAL_BREAKPOINTS = []  # noqa: RUF012 - all styles would be computed a second time
-    VERTICAL_BREAKPOINTS = []  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = []  # noqa: RUF012 - as Textual declares it
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
     DEFAULT_CSS = """
     LayerScreen {
         & Tabs { height: 2; margin-top: 1; padding: 0 1; }
@@ -79,6 +79,7 @@ class LayerScreen(LayerTyping):
         self.faults = faults or ()
         """Positions of the culprits."""
         self._knows_faults = faults is not None
+        self._subject = Subject(session, rows, self.at)
 
     def compose(self) -> ComposeResult:
         """Facts, tabs, views."""
@@ -87,8 +88,7 @@ class LayerScreen(LayerTyping):
         tabs.can_focus = False  # a click on a tab is meant for the view
         yield tabs
         with ContentSwitcher(initial="profile"):
-            for name, view in VIEWS.items():
-                yield view(id=name)
+            yield ProfilePane(id="profile")  # the others are made when they are shown: seven take long
         yield Prompt()
         yield KeyLine()
 
@@ -96,13 +96,11 @@ class LayerScreen(LayerTyping):
         """Show the row, and find the culprits if they were not given."""
         if not self._knows_faults:
             in_thread(self, "faults", self._find_faults)
-        self.query_one(ValuesPane).takes_key = self.takes_key
         self._look()
         self.pane.focus()
 
-    def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self) -> None:
         """A short terminal has no line to spare."""
-        self.set_class(event.size.height < 30, "-short")
         self.facts.repaint()
 
     # --- which row -------------------------------------------------------------------------------
@@ -111,6 +109,19 @@ class LayerScreen(LayerTyping):
     def pane(self) -> Pane[Any]:
         """The view that is shown."""
         return self.query_one(f"#{self.query_one(ContentSwitcher).current}", Pane)
+
+    def view(self, name: str) -> Pane[Any]:
+        """A view by name; made where it was never shown."""
+        switcher = self.query_one(ContentSwitcher)
+        if pane := switcher.query(f"#{name}"):
+            return pane.first(Pane)
+        made = VIEWS[name](id=name)
+        if isinstance(made, ValuesPane):
+            made.takes_key = self.takes_key
+        made.display = False
+        switcher.mount(made)
+        made.look_at(self._subject)
+        return made
 
     @property
     def facts(self) -> FactsPane:
@@ -129,10 +140,9 @@ class LayerScreen(LayerTyping):
             self._look()
 
     def _look(self) -> None:
-        subject = Subject(self.session, self.rows, self.at)
-        self.facts.look_at(subject)
-        for name in VIEWS:
-            self.query_one(f"#{name}", Pane).look_at(subject)
+        self._subject = Subject(self.session, self.rows, self.at)
+        for pane in self.query(Pane):
+            pane.look_at(self._subject)
         self._tell_role()
         self.refresh_bindings()
 
@@ -160,8 +170,8 @@ class LayerScreen(LayerTyping):
     @on(Pane.Pointed)
     def see_element(self, message: Pane.Pointed) -> None:
         """Show an element among its neighbours."""
-        values = self.query_one(ValuesPane)
-        values.go(message.index)
+        self.view("values")
+        self.query_one(ValuesPane).go(message.index)
         self.action_show("values")
 
     @on(Tabs.TabActivated)
@@ -174,6 +184,7 @@ class LayerScreen(LayerTyping):
         """Show a view at once: the next key may be waiting already."""
         switcher = self.query_one(ContentSwitcher)
         if switcher.current != name:
+            self.view(name)
             switcher.current = name
             self.query_one(Tabs).active = f"tab-{name}"
             self.refresh_bindings()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tensordiff.compare.hint import Hint
-from tensordiff.compare.look.axes import NamedShape, heads_of, name_axes, token_ids_of, tokens_of
+from tensordiff.compare.look.axes import NamedShape, name_axes, token_ids_of
 from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Entry
@@ -62,7 +62,7 @@ class Subject:
     def _form(self) -> NamedShape:
         shape, entry = self.sides[0].shape, self.row.pair.reference
         plain = self.row.shape if self.row.shape is not None else shape
-        form = name_axes(entry, plain, tokens_of(self.session.reference, entry.step))
+        form = name_axes(entry, plain, self.session.reference_axes.tokens_of(entry.step))
         return form if plain == shape else NamedShape((*form.names, "re, im"), shape)
 
     @property
@@ -72,7 +72,7 @@ class Subject:
 
     def _heads(self) -> int | None:
         shape = self.form.shape
-        return heads_of(self.row.pair.reference, self.session.reference, shape[-1]) if shape else None
+        return self.session.reference_axes.heads_of(self.row.pair.reference, shape[-1]) if shape else None
 
     @property
     def token_ids(self) -> tuple[int, ...]:

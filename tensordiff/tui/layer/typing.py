@@ -9,7 +9,6 @@ import re
 from typing import Any
 
 from textual import events, on
-from textual.screen import Screen
 
 from tensordiff.compare.row import Row
 from tensordiff.report.labels import counted
@@ -18,9 +17,10 @@ from tensordiff.tui.layer.pane import Pane
 from tensordiff.tui.layer.profile import ProfilePane
 from tensordiff.tui.layer.values import ValuesPane
 from tensordiff.tui.prompt import Prompt
+from tensordiff.tui.sized_screen import SizedScreen
 
 
-class LayerTyping(Screen[int]):
+class LayerTyping(SizedScreen[int]):
     """Asks for short input, and passes it to the view that is shown."""
 
     @property

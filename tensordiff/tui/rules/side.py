@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class RulesSide(Vertical):
-    """The left side; hidden until it is opened. The parent has the class ``-rules`` while it is shown."""
+    """The left side; hidden until it is opened. Its siblings have the class ``-beside`` while it is shown."""
 
     panel: RulesPanel | None = None
 
     @property
     def is_shown(self) -> bool:
         """Whether it is shown."""
-        return self.parent is not None and self.parent.has_class("-rules")
+        return self.display
 
     @property
     def has_keys(self) -> bool:
@@ -31,22 +31,31 @@ class RulesSide(Vertical):
 
     def open(self, session: Session | None, book: RuleBook, pair: Pair | None) -> None:
         """Show the panel and focus it."""
-        self.parent.add_class("-rules")  # type: ignore[union-attr]
+        self._show_beside(is_shown=True)
         self.call_later(self._open, session, book, pair)
 
     async def _open(self, session: Session | None, book: RuleBook, pair: Pair | None) -> None:
         from tensordiff.tui.rules.panel import RulesPanel
 
-        if session is not None and self.panel is None:
-            self.panel = RulesPanel(session, book)
-            self.panel.selected = pair
-            await self.mount(self.panel)
-        if self.panel is not None and self.panel.children:  # the children are removed first when the screen is closed
-            self.panel.rules.focus()
+        with self.app.batch_update():  # else the screen is painted without the panel, and once more with it
+            if session is not None and self.panel is None:
+                self.panel = RulesPanel(session, book)
+                self.panel.selected = pair
+                await self.mount(self.panel)
+            if self.panel is not None and self.panel.children:  # the children are removed first when the screen closes
+                self.panel.rules.focus()
+
+    def _show_beside(self, *, is_shown: bool) -> None:
+        """Show it or hide it. The styles of its siblings are computed again only in a narrow window, where it covers
+        them.
+        """
+        self.display = is_shown
+        for one in self.siblings:
+            one.set_class(is_shown, "-beside", update=self.screen.has_class("-narrow"))
 
     def close(self) -> None:
         """Hide the panel. The focus leaves at once: a key typed ahead must not reach what is hidden."""
-        self.parent.remove_class("-rules")  # type: ignore[union-attr]
+        self._show_beside(is_shown=False)
         self.screen.set_focus(None)
 
     def show(self, session: Session | None, book: RuleBook, *, is_aligning: bool) -> None:

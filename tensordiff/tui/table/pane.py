@@ -57,7 +57,8 @@ class TablePane(Vertical):
         """A filter was applied."""
 
         listing: Listing
-        only: Selection | None
+        pattern: Pattern
+        only: Selection
 
     @dataclass
     class _TreeGrown(Message):
@@ -75,6 +76,7 @@ class TablePane(Vertical):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._notes: Mapping[str, str] = {}
+        self._pattern: Pattern | None = None
         self.plot_metric = "rel_l2"
         self._plot_timer: Timer | None = None
 
@@ -217,20 +219,25 @@ class TablePane(Vertical):
 
         A thread does it: a hundred thousand names and a slow expression take their time.
         """
-        listing = self.listing
+        self._pattern, listing = pattern, self.listing
+        if pattern is None:
+            self.workers.cancel_group(self, "filter")
+            if self.table.how.only is not None:
+                self.table.show_order(self.table.how._replace(only=None))
+            return
 
         def match() -> None:
             worker = get_current_worker()
-            only = None if pattern is None else listing.matching(pattern, lambda: not worker.is_cancelled)
-            if not worker.is_cancelled:
-                self.post_message(self._Matched(listing, only))
+            only = listing.matching(pattern, lambda: not worker.is_cancelled)
+            if only is not None and not worker.is_cancelled:
+                self.post_message(self._Matched(listing, pattern, only))
 
         in_thread(self, "filter", match)
 
     @on(_Matched)
     def _show_matched(self, message: _Matched) -> None:
         message.stop()
-        if message.listing is self.listing:
+        if message.listing is self.listing and message.pattern is self._pattern:
             self.table.show_order(self.table.how._replace(only=message.only))
 
     def toggle_tree(self) -> None:

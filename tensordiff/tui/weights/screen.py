@@ -16,7 +16,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Static
 from textual.worker import get_current_worker
 
@@ -33,6 +32,7 @@ from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.line_list import LineList
 from tensordiff.tui.notice import sentence_of, tell
 from tensordiff.tui.permissions import permissions_of
+from tensordiff.tui.sized_screen import SizedScreen
 from tensordiff.tui.start import note_recent
 from tensordiff.tui.table.filter_bar import FilterBar
 from tensordiff.tui.table.frames import SummaryFrame
@@ -68,7 +68,7 @@ class Compared(Message):
     outcome: WeightsOutcome
 
 
-class WeightsScreen(Screen[None]):
+class WeightsScreen(SizedScreen[None]):
     """Two checkpoints as parameters."""
 
     BINDINGS: ClassVar[list[BindingType]] = []

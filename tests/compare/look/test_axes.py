@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensordiff.compare.look.axes import NamedShape, heads_of, name_axes, token_ids_of, tokens_of
+from tensordiff.compare.look.axes import DumpAxes, NamedShape, name_axes, token_ids_of
 from tests.making import held
 
 
@@ -49,17 +49,17 @@ def test_logits_are_over_words() -> None:
 
 def test_tokens_are_counted_by_the_ids_that_were_given() -> None:
     ids = np.zeros((1, 9), np.int64)
-    assert tokens_of(held({"model.embed_tokens-input_0": ids}), 0) == 9
-    assert tokens_of(held({"model-input_input_ids": ids}), 0) == 9
-    assert tokens_of(held({"model-input_input_ids": ids}), 1) is None
-    assert tokens_of(held({"model.embed_tokens-input_0": None, "a-output": ids}), 0) is None
+    assert DumpAxes(held({"model.embed_tokens-input_0": ids})).tokens_of(0) == 9
+    assert DumpAxes(held({"model-input_input_ids": ids})).tokens_of(0) == 9
+    assert DumpAxes(held({"model-input_input_ids": ids})).tokens_of(1) is None
+    assert DumpAxes(held({"model.embed_tokens-input_0": None, "a-output": ids})).tokens_of(0) is None
 
 
 def test_or_by_what_the_dump_says_of_itself() -> None:
     dump = held({"a": zeros(1)})
     told = type(dump)(dump.path, dump.format, dump.entries, True, facts={"token_ids": [5, 6, 7]})
-    assert (tokens_of(told, 0), token_ids_of(told, 0)) == (3, (5, 6, 7))
-    assert (tokens_of(told, 1), token_ids_of(told, 1)) == (None, ())
+    assert (DumpAxes(told).tokens_of(0), token_ids_of(told, 0)) == (3, (5, 6, 7))
+    assert (DumpAxes(told).tokens_of(1), token_ids_of(told, 1)) == (None, ())
 
 
 NORMS = {"a.self_attn.q_proj-output": zeros(1, 9, 64), "a.self_attn.q_norm-output": zeros(1, 9, 4, 16)}
@@ -83,7 +83,7 @@ WEIGHTS = {"a.attention.self.query-output": zeros(1, 9, 64), "a.attention.self-o
 def test_heads_by_what_stands_around(tensors: dict[str, np.ndarray], name: str, heads: int | None) -> None:
     dump = held(tensors)
     entry = next(entry for entry in dump.entries if entry.name == name)
-    assert heads_of(entry, dump, entry.spec.shape[-1]) == heads
+    assert DumpAxes(dump).heads_of(entry, entry.spec.shape[-1]) == heads
 
 
 def test_a_form_with_heads() -> None:

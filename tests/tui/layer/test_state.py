@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tensordiff.tui.layer.heat_picture import Two, View
-from tensordiff.tui.layer.pane import wrapped
 from tensordiff.tui.layer.scale import Scale, scale_of
 from tensordiff.tui.layer.typing import parse_heads, parse_index
+from tensordiff.tui.text import wrapped
 
 SIZES = st.tuples(st.integers(1, 5000), st.integers(1, 5000))
 ROOMS = st.tuples(st.integers(1, 60), st.integers(1, 200))

@@ -20,7 +20,7 @@ from tensordiff.tui.layer.facts import FactsPane
 from tensordiff.tui.layer.screen import LayerScreen
 from tensordiff.tui.table import lines
 from tensordiff.tui.table.columns import columns_without, lay_out
-from tensordiff.tui.table.model import Listing, Order, Positions
+from tensordiff.tui.table.model import Listing, Order, Pattern, Positions
 from tensordiff.tui.table.summary import Summary
 from tests.cli.command import process
 from tests.making import SAMPLES, nudged, numbers, save, write
@@ -118,6 +118,22 @@ async def test_filter_by_typing_and_escape() -> None:
         assert "unterminated" in str(run.screen.query_one("#filter-wrong").render())
         await run.press("escape")
         assert len(run.names) == len(run.table.listing.order(Order()))
+
+
+async def test_a_filter_that_was_left_does_not_come_back_when_a_thread_has_its_rows() -> None:
+    async with running(samples()) as run:
+        pane, pattern = run.screen.pane, Pattern.parse("mlp$")
+        assert pattern is not None
+        pane.filter(pattern)
+        await run.until(lambda: run.table.how.only is not None)
+        only = run.table.how.only
+        assert only is not None
+        late = pane._Matched(run.table.listing, pattern, only)
+        pane.filter(None)
+        assert run.table.how.only is None
+        pane.post_message(late)
+        await run.settle()
+        assert run.table.how.only is None
 
 
 async def test_nothing_is_said_anew_for_each_character_of_a_filter() -> None:
