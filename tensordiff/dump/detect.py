@@ -18,7 +18,7 @@ from tensordiff.dump.leftovers import is_checkpoint, leftovers
 from tensordiff.dump.model import Dump, Problem
 from tensordiff.dump.names import natural_key, step_of
 from tensordiff.dump.numbered_names import in_numbered_order
-from tensordiff.dump.numbered_parts import missing_parts, of_one_part
+from tensordiff.dump.numbered_parts import missing_of_index, missing_parts, of_one_part
 from tensordiff.dump.ranks.joined_tensor import RankPart
 from tensordiff.dump.ranks.ranks import join_ranks, join_shards
 from tensordiff.dump.readers import PLAIN_FORMATS, SUFFIXES, readers
@@ -97,6 +97,8 @@ def _ask_readers(at: DumpPath) -> Dump | None:
 def _with_the_rest(at: DumpPath, dump: Dump) -> Dump:
     """A dump with what else lies in its folder: parts that are missing, tensors in other formats, what nobody reads."""
     if gone := tuple(missing_parts(dump.files) if at.is_folder else of_one_part(at.path.name)):
+        dump = replace(dump, problems=dump.problems + gone)
+    if dump.format == "safetensors" and (gone := tuple(missing_of_index(at, dump))):
         dump = replace(dump, problems=dump.problems + gone)
     is_plain = dump.format in PLAIN_FORMATS
     if not at.is_folder:

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from tensordiff.dump.files import reason
+from tensordiff.dump.files import open_buffer, reason
 from tensordiff.dump.folders import DumpPath, list_below
 from tensordiff.dump.model import Problem
 from tensordiff.dump.names import natural_key
@@ -32,6 +33,10 @@ _SHOWN = 3
 
 _OTHER_TOOLS = (".h5", ".hdf5")
 _TENSORS = (*SUFFIXES, *_OTHER_TOOLS)
+_PICKLES = (".pkl", ".pickle", ".joblib")
+_OF_ARRAYS = re.compile(rb"numpy\._?core|numpy\.ndarray|torch\._utils|torch\.storage|jaxlib|jax\._src")
+"""What the beginning of a pickle names, if it holds arrays or tensors."""
+_BEGINNING = 1 << 16
 _COPIES = re.compile(
     rf"({'|'.join(map(re.escape, SUFFIXES))})(~|\.(gz|xz|zst|bz2|lz4|zip|bak|old|orig|tmp|part|partial|incomplete|\d+))"
 )
@@ -100,6 +105,10 @@ def _why_left(path: Path) -> str | None:
         return "is a tensor file that is compressed, unfinished or a copy, and not read; unpack, rename or move it"
     if name.endswith(_OTHER_TOOLS):
         return "is a tensor file of another tool, which is not read; convert it, or move it elsewhere"
+    if _holds_arrays(path):
+        return "is a pickle of arrays, which is not read, since it may run code; save them with numpy.savez, or move it"
+    if _packs_tensors(path):
+        return "is an archive with tensor files in it, which is not read; unpack it, or move it elsewhere"
     if is_named_as_tensors(name) or opens_as_tensors(path):
         return "is a tensor file of another format than those that were read; compare it by itself, or move it"
     return None
@@ -124,6 +133,32 @@ def opens_as_tensors(path: Path) -> bool:
         return any(try_open(at) is not None for try_open in readers())
     except BadFile:
         return True  # it begins as one and is damaged
+
+
+def _holds_tensors(path: Path) -> bool:
+    """Whether a file whose name says nothing holds tensors, which a reader may read or not."""
+    return _holds_arrays(path) or _packs_tensors(path) or opens_as_tensors(path)
+
+
+def _holds_arrays(path: Path) -> bool:
+    """Whether a file is a pickle that holds arrays or tensors, by its name and by what its beginning names."""
+    if not path.name.lower().endswith(_PICKLES):
+        return False
+    try:
+        return _OF_ARRAYS.search(bytes(open_buffer(path)[:_BEGINNING])) is not None
+    except BadFile:
+        return False  # nothing says that it holds any
+
+
+def _packs_tensors(path: Path) -> bool:
+    """Whether a file is a zip with tensor files in it; one in a store is not fetched to find out."""
+    if not path.name.lower().endswith(".zip") or isinstance(path, RemotePath):
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(map(is_named_as_tensors, archive.namelist()))
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False  # nothing says that it holds any
 
 
 class _Search:
@@ -164,7 +199,7 @@ class _Search:
                             if not item.name.startswith("."):
                                 waiting.append((here / item.name, f"{name}/{item.name}"))
                         elif is_named_as_tensors(item.name) or (
-                            item.is_file(follow_symlinks=False) and opens_as_tensors(here / item.name)
+                            item.is_file(follow_symlinks=False) and _holds_tensors(here / item.name)
                         ):
                             yield f"{name}/{item.name}"
             except OSError as error:

@@ -1,7 +1,7 @@
 """Files that say which part of how many they are (``model-00001-of-00003.safetensors``), and parts that are missing.
 
 Checkpoints of Hugging Face, MLX and llama.cpp are split so. A download that stopped, or one part given by itself, would
-otherwise pass for the whole.
+otherwise pass for the whole. So would parts that lack a tensor which the index beside them names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 
-from tensordiff.dump.model import Problem
+import msgspec
+
+from tensordiff.dump.files import in_memory, open_buffer
+from tensordiff.dump.folders import DumpPath
+from tensordiff.dump.model import Dump, Problem
+from tensordiff.errors import BadFile, printable
 
 _PART = re.compile(r"(?P<head>.*?)(?P<number>\d{1,6})-of-(?P<count>\d{1,6})(?P<tail>\.[^/]*)")
 
@@ -40,3 +45,36 @@ def missing_parts(files: Collection[str]) -> Iterator[Problem]:
             name = f"{head}{number:0{widths[key]}d}-of-{count}{tail}"
             which = "was" if gone == 1 else f"and {gone - 1} more of {int(count)} parts were"
             yield Problem(name, f"{which} not read, though other parts of it were; fetch what is missing", True)
+
+
+_INDEX = ".safetensors.index.json"
+_SHOWN = 3
+
+
+class _Index(msgspec.Struct):
+    """What the index of a split checkpoint says: the file of each tensor."""
+
+    weight_map: dict[str, str]
+
+
+def missing_of_index(at: DumpPath, dump: Dump) -> Iterator[Problem]:
+    """A problem for each file that lacks tensors which an index beside it says are in it."""
+    names = {entry.name for entry in dump.entries}
+    told = {problem.file for problem in dump.problems}
+    for index in (name for name in at.files if name.endswith(_INDEX)):
+        gone: dict[str, list[str]] = defaultdict(list)
+        for tensor, file in _weight_map(at, index).items():
+            if tensor not in names and file not in told:
+                gone[file].append(tensor)
+        for file, tensors in gone.items():
+            some = f"{', '.join(map(repr, tensors[:_SHOWN]))}{', …' if len(tensors) > _SHOWN else ''}"
+            which = f"has not all tensors that {index} names, but lacks {len(tensors)} ({some:.300})"
+            yield Problem(printable(file), f"{which}; fetch it again", is_unread=True)
+
+
+def _weight_map(at: DumpPath, index: str) -> dict[str, str]:
+    """The file of each tensor; empty where a file of that name is no index."""
+    try:
+        return msgspec.json.decode(in_memory(open_buffer(at.path / index)), type=_Index).weight_map
+    except (BadFile, msgspec.DecodeError):
+        return {}  # it is not needed to read the tensors
