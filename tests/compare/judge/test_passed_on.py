@@ -1,4 +1,4 @@
-"""An output that one side takes from a part as it is: found where healthy layers reach as far, and not where both do."""
+"""An output that one side takes from a part as it is: found where healthy layers reach as far; not where both do."""
 
 from __future__ import annotations
 
