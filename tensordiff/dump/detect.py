@@ -12,9 +12,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+from tensordiff.dump.checkpoint_parts import missing_from_index, missing_parts, single_part_problem
 from tensordiff.dump.files import NOT_A_FILE, open_buffer, reason, why_not_fetched
 from tensordiff.dump.folders import RANK_FOLDER, DumpPath
-from tensordiff.dump.leftovers import is_checkpoint, leftovers, missing_parts, single_part_problem
+from tensordiff.dump.leftovers import is_checkpoint, leftovers
 from tensordiff.dump.model import Dump, Problem
 from tensordiff.dump.name_conventions import in_numbered_order, with_short_outputs
 from tensordiff.dump.names import natural_key, step_of
@@ -97,6 +98,8 @@ def _ask_readers(at: DumpPath) -> Dump | None:
 def _with_folder_contents(at: DumpPath, dump: Dump) -> Dump:
     """Add what else lies in the dump's folder: missing parts, tensors in other formats, and leftovers."""
     if missing := tuple(missing_parts(dump.files) if at.is_folder else single_part_problem(at.path.name)):
+        dump = replace(dump, problems=dump.problems + missing)
+    if dump.format == "safetensors" and (missing := tuple(missing_from_index(at, dump))):
         dump = replace(dump, problems=dump.problems + missing)
     is_plain = dump.format in PLAIN_FORMATS
     if not at.is_folder:

@@ -1,4 +1,4 @@
-"""What was left out of a dump: files in its folder that look like tensors and were not read, and missing parts.
+"""What was left out of a dump: files in its folder that look like tensors and were not read.
 
 A reader takes the files of its own format and no others. Whatever else looks like tensors is counted and reported here
 as a ``Problem`` with ``is_unread``, so that the dump is never said to agree: a file of another format, a file that
@@ -6,20 +6,17 @@ would open under any name, a folder that holds some. What usually lies beside te
 reports, and in the folder of a Hugging Face checkpoint the same weights in another format and the training state.
 
 Folders are searched by file names, without following links; a file is opened only if its name says nothing.
-
-Checkpoints of Hugging Face, MLX and llama.cpp are split into numbered parts (``model-00001-of-00003.safetensors``). A
-download that stopped, or one part given by itself, would otherwise pass for the whole (``missing_parts``).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
+import zipfile
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from tensordiff.dump.files import reason
+from tensordiff.dump.files import open_buffer, reason
 from tensordiff.dump.folders import DumpPath, Tree, list_below, list_tree, unused
 from tensordiff.dump.model import Problem
 from tensordiff.dump.names import natural_key
@@ -33,6 +30,10 @@ _SHOWN = 3
 
 _OTHER_TOOLS = (".h5", ".hdf5")
 _TENSOR_SUFFIXES = (*SUFFIXES, *_OTHER_TOOLS)
+_PICKLES = (".pkl", ".pickle", ".joblib")
+_ARRAY_MODULES = re.compile(rb"numpy\._?core|numpy\.ndarray|torch\._utils|torch\.storage|jaxlib|jax\._src")
+"""Modules that the beginning of a pickle names if it holds arrays or tensors."""
+_BEGINNING = 1 << 16
 _COPY_SUFFIX = re.compile(
     rf"({'|'.join(map(re.escape, SUFFIXES))})(~|\.(gz|xz|zst|bz2|lz4|zip|bak|old|orig|tmp|part|partial|incomplete|\d+))"
 )
@@ -101,6 +102,10 @@ def _why_left(path: Path) -> str | None:
         return "is a tensor file that is compressed, unfinished or a copy, and not read; unpack, rename or move it"
     if name.endswith(_OTHER_TOOLS):
         return "is a tensor file of another tool, which is not read; convert it, or move it elsewhere"
+    if _holds_arrays(path):
+        return "is a pickle of arrays, which is not read, since it may run code; save them with numpy.savez, or move it"
+    if _packs_tensors(path):
+        return "is an archive with tensor files in it, which is not read; unpack it, or move it elsewhere"
     if is_named_as_tensors(name) or opens_as_tensors(path):
         return "is a tensor file of another format than those that were read; compare it by itself, or move it"
     return None
@@ -125,6 +130,32 @@ def opens_as_tensors(path: Path) -> bool:
         return any(try_open(at) is not None for try_open in readers())
     except BadFile:
         return True  # it begins like one and is damaged
+
+
+def _holds_tensors(path: Path) -> bool:
+    """Whether a file whose name says nothing holds tensors, which a reader may read or not."""
+    return _holds_arrays(path) or _packs_tensors(path) or opens_as_tensors(path)
+
+
+def _holds_arrays(path: Path) -> bool:
+    """Whether a file is a pickle that holds arrays or tensors, by its name and by what its beginning names."""
+    if not path.name.lower().endswith(_PICKLES):
+        return False
+    try:
+        return _ARRAY_MODULES.search(bytes(open_buffer(path)[:_BEGINNING])) is not None
+    except BadFile:
+        return False  # nothing says that it holds any
+
+
+def _packs_tensors(path: Path) -> bool:
+    """Whether a file is a zip with tensor files in it; one in a store is not fetched to find out."""
+    if not path.name.lower().endswith(".zip") or isinstance(path, RemotePath):
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(map(is_named_as_tensors, archive.namelist()))
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False  # nothing says that it holds any
 
 
 class _Search:
@@ -165,40 +196,8 @@ class _Search:
                             if not item.name.startswith("."):
                                 waiting.append((here / item.name, f"{name}/{item.name}"))
                         elif is_named_as_tensors(item.name) or (
-                            item.is_file(follow_symlinks=False) and opens_as_tensors(here / item.name)
+                            item.is_file(follow_symlinks=False) and _holds_tensors(here / item.name)
                         ):
                             yield f"{name}/{item.name}"
             except OSError as error:
                 unlisted.append(Problem(name, f"cannot be listed ({reason(error)}); what it holds is not read", True))
-
-
-# --- parts of a set of files ------------------------------------------------------------------------
-
-_PART = re.compile(r"(?P<head>.*?)(?P<number>\d{1,6})-of-(?P<count>\d{1,6})(?P<tail>\.[^/]*)")
-
-
-def single_part_problem(file: str) -> Iterator[Problem]:
-    """Report a file that was given by itself and is one of several parts."""
-    if (match := _PART.fullmatch(file)) is not None and int(match["count"]) > 1:
-        why = f"is one of {int(match['count'])} parts, and the others were not read; give their folder"
-        yield Problem(file, why, is_unread=True)
-
-
-def missing_parts(files: Collection[str]) -> Iterator[Problem]:
-    """Report each set of parts, among the files that were read, of which some are missing."""
-    sets: dict[tuple[str, str, str], set[int]] = defaultdict(set)
-    widths: dict[tuple[str, str, str], int] = {}
-    for name in files:
-        if (match := _PART.fullmatch(name)) is not None:
-            key = match["head"], match["count"], match["tail"]
-            sets[key].add(int(match["number"]))
-            widths[key] = len(match["number"])
-    for key, numbers in sets.items():
-        head, count, tail = key
-        first = 0 if 0 in numbers else 1
-        missing = int(count) - sum(first <= number < first + int(count) for number in numbers)
-        if missing > 0:
-            number = next(k for k in range(first, first + int(count)) if k not in numbers)
-            name = f"{head}{number:0{widths[key]}d}-of-{count}{tail}"
-            which = "was" if missing == 1 else f"and {missing - 1} more of {int(count)} parts were"
-            yield Problem(name, f"{which} not read, though other parts of it were; fetch what is missing", True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
+import pickle
 import shutil
 import socket
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,6 +64,19 @@ def bind(path: Path) -> Path:
     return path
 
 
+def pickled(path: Path, value: object) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(pickle.dumps(value))
+    return path
+
+
+def zipped(path: Path, name: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(name, b"x")
+    return path
+
+
 def npz(path: Path) -> Path:
     path.parent.mkdir(exist_ok=True)
     np.savez(path, b=B)
@@ -75,6 +90,11 @@ NPY: dict[str, tuple[Make, str]] = {
     "a copy": (lambda d: shutil.copy(npz(d.parent / "b.npz"), d / "b.npz.bak"), "b.npz.bak"),
     "torch under another name": (lambda d: save_pt(d / "more.dat", torch.ones(3)), "more.dat"),
     "damaged torch": (lambda d: truncate(save_pt(d / "more.x", torch.ones(3))), "more.x"),
+    "pickle": (lambda d: pickled(d / "b.pkl", {"b": B}), "b.pkl"),
+    "pickle of tensors": (lambda d: pickled(d / "b.PICKLE", [torch.ones(3)]), "b.PICKLE"),
+    "pickle in a folder": (lambda d: pickled(d / "layers" / "b.pkl", B), "layers"),
+    "zip": (lambda d: zipped(d / "more.zip", "layers/b.npy"), "more.zip"),
+    "zip in a folder": (lambda d: zipped(d / "layers" / "more.zip", "b.safetensors"), "layers"),
     "no suffix": (lambda d: shutil.copy(d / "a.npy", d / "b"), "b"),
     "safetensors by its look": (lambda d: save(d / "x.safetensors", {"b": B}).rename(d / "0f3a"), "0f3a"),
     "folder of another format": (lambda d: save_pt(d / "layers" / "b.pt", torch.ones(3)), "layers"),
@@ -264,6 +284,9 @@ def test_documents_and_reports_are_let_be(tmp_path: Path) -> None:
         (dump / folder).mkdir(parents=True)
         (dump / folder / "report.html").write_text("<p>")
         (dump / folder / "tokens.bin").write_bytes(bytes(100))
+    pickled(dump / "arguments.pkl", {"lr": 1e-3})
+    zipped(dump / "report.zip", "report.html")
+    (dump / "half.zip").write_bytes(b"PK")
     (dump / ".git" / "objects").mkdir(parents=True)
     save_npy(dump / ".git", {"b": B})
     link(dump / "latest", "reports")

@@ -7,7 +7,6 @@ nothing about the layer is guessed, one property after the other is changed unti
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -15,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.compare.hint import Evidence, Hint, explained
+from tensordiff.compare.hint.attention_parts import AttentionTensors, attention_tensors
 from tensordiff.compare.hint.sample import Floats, rms
 from tensordiff.compare.hint.surroundings import Surroundings, floats_of
 from tensordiff.compare.judge.verdict import floor_for
 
 Mask = NDArray[np.bool_]
-_MOST_TOKENS = 512
 _LEFT = 0.05
 """The share of the difference that an explanation may leave, in exact types."""
 _LEFT_OF_FEW_BITS = 0.2
@@ -151,15 +150,6 @@ def _scale_hint(factor: float) -> Hint:
 
 # --- by computing it -----------------------------------------------------------------------------
 
-_PARTS = {
-    "q": re.compile(r"q_norm|q_layernorm|query_layernorm|q_proj|query|q|to_q|wq|q_lin"),
-    "k": re.compile(r"k_norm|k_layernorm|key_layernorm|k_proj|key|k|to_k|wk|k_lin"),
-    "v": re.compile(r"v_proj|value|v|to_v|wv|v_lin"),
-}
-_FUSED = re.compile(r"c_attn|qkv|qkv_proj|query_key_value|Wqkv|in_proj|wqkv")
-_AFTER = re.compile(r"o_proj|out_proj|dense|c_proj|o|to_out|to_out\.0|wo|out_lin|proj")
-_TABLES = re.compile(r"position_embeddings_([01])$|^input_(cos|sin)$")
-_MASK = re.compile(r"mask$|position_bias$")
 _FACTORS = tuple(2.0 ** (power / 2) for power in (*range(-8, 0), *range(1, 9)))
 """Softmax scales that are tried; wrong ones are usually off by the square root of a size."""
 
@@ -183,22 +173,8 @@ class _Change(NamedTuple):
     told: str
 
 
-class _AttentionTensors(NamedTuple):
-    """The tensors to recompute an attention from, both sides' outputs, and the mask."""
-
-    q: Floats
-    k: Floats
-    v: Floats
-    fused: Floats | None
-    """The output of a fused part that computes queries, keys and values together, if there is one."""
-    tables: tuple[Floats, Floats] | None
-    mask: Floats | None
-    ref: Floats
-    cand: Floats
-
-
 def _by_recomputing(around: Surroundings, noise: float) -> Hint | None:
-    known = _attention_tensors(around)
+    known = attention_tensors(around)
     if known is None:
         return None
     found = next(
@@ -234,53 +210,7 @@ def _equals(side: Floats, made: Floats, noise: float) -> bool:
     return rms(side - made) <= max(1e-4, noise) * rms(side)
 
 
-def _attention_tensors(around: Surroundings) -> _AttentionTensors | None:
-    """Find the tensors of an attention by the names of its parts; None if one is missing or too large."""
-    parts = {name: floats_of(around.part_output(regex)) for name, regex in _PARTS.items()}
-    after = floats_of(around.part_input(_AFTER) or (around.row.pair if not around.row.is_input else None))
-    fused = floats_of(around.part_output(_FUSED))
-    if after is None:
-        return None
-    whole = None
-    if fused is not None and not all(parts.values()) and fused[0].shape[-1] == 3 * after[0].shape[-1]:
-        whole = fused[0]
-        q, k, v = np.split(whole, 3, axis=-1)
-    else:
-        three = [parts[name] for name in "qkv"]
-        if any(one is None for one in three):
-            return None
-        q, k, v = (one[0] for one in three if one is not None)
-    tokens = after[0].shape[-2] if after[0].ndim > 1 else 0
-    if (
-        after[0].ndim != 3
-        or not 2 <= tokens <= _MOST_TOKENS
-        or max(side.shape[0] for side in (q, k, v)) != len(after[0])
-    ):
-        return None
-    tables = [found for pair in around.inputs(_TABLES) if (found := floats_of(pair)) is not None]
-    masks = [found[0] for pair in around.inputs(_MASK) if (found := floats_of(pair)) is not None]
-    if len({mask.shape[-2:] for mask in masks}) > 1:
-        return None
-    # A position bias that is passed in already includes the mask.
-    mask = max(masks, key=lambda one: one.shape[1]) if masks and all(one.ndim == 4 for one in masks) else None
-    pair = (tables[0][0], tables[1][0]) if len(tables) == 2 else None
-    keys = k.shape[1]
-    if (
-        q.shape[1] != tokens
-        or v.shape[1] != keys
-        or (mask is not None and mask.shape[-1] != keys)
-        or not after[0].any()
-    ):
-        return None  # the keys include those of a cache
-    return _AttentionTensors(_flat(q), _flat(k), _flat(v), whole, pair, mask, *after)
-
-
-def _flat(side: Floats) -> Floats:
-    """Reshape to [rows, tokens, heads times channels]; a norm per head returns heads on an axis of their own."""
-    return side.reshape(*side.shape[:2], -1) if side.ndim == 4 else side
-
-
-def _usual_recipes(known: _AttentionTensors) -> Iterator[tuple[int, _Recipe]]:
+def _usual_recipes(known: AttentionTensors) -> Iterator[tuple[int, _Recipe]]:
     """Usual head sizes and ways to compute attention."""
     width = known.q.shape[-1]
     rotated = known.tables[0].shape[-1] if known.tables else 0
@@ -288,6 +218,8 @@ def _usual_recipes(known: _AttentionTensors) -> Iterator[tuple[int, _Recipe]]:
     sizes = [size for size in (rotated, 2 * rotated, *sizes) if size and width % size == 0 and size >= rotated]
     fits = [s for s in dict.fromkeys(sizes) if known.k.shape[-1] % s == 0 and known.v.shape[-1] == known.k.shape[-1]]
     for size in fits[:6]:
+        if known.mask is not None and known.mask.shape[1] not in (1, width // size):
+            continue  # it is of other heads
         for scale in (size**-0.5, 1.0):
             for mask in ("given", "none") if known.mask is None else ("given",):
                 for rope in ("halves", "neighbours") if known.tables else ("none",):
@@ -295,7 +227,7 @@ def _usual_recipes(known: _AttentionTensors) -> Iterator[tuple[int, _Recipe]]:
                         yield size, _Recipe(rope, scale, mask, split=split)
 
 
-def _changes(way: _Recipe, known: _AttentionTensors) -> Iterator[_Change]:
+def _changes(way: _Recipe, known: AttentionTensors) -> Iterator[_Change]:
     """Every single change of a recipe, with its kind and a sentence."""
     if known.tables:
         other = "neighbours" if way.rope == "halves" else "halves"
@@ -334,7 +266,7 @@ def _changes(way: _Recipe, known: _AttentionTensors) -> Iterator[_Change]:
         yield _Change(way._replace(scale=way.scale * factor), "score_scale", told)
 
 
-def _recomputed(known: _AttentionTensors, size: int, way: _Recipe) -> Floats:
+def _recomputed(known: AttentionTensors, size: int, way: _Recipe) -> Floats:
     sides = known.q, known.k, known.v
     if known.fused is not None and way.split == "heads":
         apart = known.fused.reshape(*known.fused.shape[:2], -1, 3, size)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 
-from tensordiff.compare.judge import excuses, experts, unseen_routes
+from tensordiff.compare.judge import excuses, experts, softmax, unseen_routes
 from tensordiff.compare.judge.below_floor import uneven_block, wrong_integer, wrong_table
 from tensordiff.compare.judge.evidence import History, Measurement, of_visible
 from tensordiff.compare.judge.gradients import GradientJudge
 from tensordiff.compare.judge.masks import is_same_mask
 from tensordiff.compare.judge.padding import Visible
 from tensordiff.compare.judge.pairing import Pairing
+from tensordiff.compare.judge.passed_on import passed_on
 from tensordiff.compare.judge.precision import Precision
+from tensordiff.compare.judge.softmax import right_scores
 from tensordiff.compare.judge.uneven_errors import (
     are_few_wrong,
     hidden_error,
@@ -40,6 +42,7 @@ _EXCUSES = (
     experts.unless_rows_of_expert,
     excuses.unless_downcast,
     excuses.unless_cancelled,
+    softmax.unless_right_scores,
     excuses.unless_small_tokens,
     excuses.unless_small_tokens_unseen,
     excuses.unless_part_multiplies,
@@ -142,9 +145,10 @@ class Judge:
             return self._of_visible_tokens(row, measured, visible)
         self.history.padding.record(row)
         hidden = row.worst_token
-        if hidden is None and (hidden := hidden_error(row, diff, measured.dtypes, carried)) is not None:
-            row = row._replace(verdict=of_hidden(hidden, measured, carried))
-            measured = measured._replace(diff=diff._replace(rel_l2=hidden))
+        error = hidden_error(row, diff, measured.dtypes, carried) if hidden is None else None
+        if error is not None and right_scores(self.history, row, measured) is None:
+            hidden, row = error, row._replace(verdict=of_hidden(error, measured, carried))
+            measured = measured._replace(diff=diff._replace(rel_l2=error))
         is_padded = self.history.padding.is_known(pair.reference.step)
         if hidden is None and (part := wrong_part(row, measured, carried, is_padded=is_padded)) is not None:
             hidden, row = part.error, row._replace(verdict=of_wrong_part(part, measured, carried))
@@ -216,7 +220,7 @@ class Judge:
         row = row._replace(verdict=experts.by_routes(self.history, row, measured))
         for check in _EXCUSES:
             row = check(self.history, row, measured) if row.verdict.name == "diverges" else row
-        for promote in (uneven_block, unseen_routes.wrong_right_tokens):
+        for promote in (passed_on, uneven_block, unseen_routes.wrong_right_tokens):
             if row.verdict.name == "drifts" and (wrong := promote(self.history, row, measured)) is not None:
                 row = row._replace(verdict=wrong)
         return self._located(row, measured, hidden)

@@ -175,6 +175,8 @@ def _seen(entry: Entry, shape: tuple[int, ...], mask: Mask) -> Mask | None:
         return np.tile(mask.reshape(-1), shape[0] // (rows * tokens))  # all tokens, once for each expert
     if len(shape) == 3 and shape[1] == rows * tokens and shape[0] != rows:
         return np.broadcast_to(mask.reshape(-1), shape[:2])  # the same
+    if len(shape) == 4 and shape[1:3] == mask.shape and shape[0] != rows:
+        return np.broadcast_to(mask, shape[:3])  # several streams of one batch
     if (len(shape) < 3 and shape != mask.shape) or shape[0] != rows:
         return None
     if tokens in shape[1:3]:

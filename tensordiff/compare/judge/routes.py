@@ -171,16 +171,27 @@ def judge_sorted(row: Row, before: Iterable[Row], *, is_padded: bool) -> tuple[V
         tokens, sides = math.prod(shape[:-1]), values_of(other.pair)
         if sides is None or size % tokens or not 1 <= size // tokens < shape[-1] or other.verdict.name == "diverges":
             continue
-        ref, cand = (
-            np.argsort(-_by_token(side).astype(np.float64), 1, kind="stable")[:, : size // tokens] for side in sides
-        )
+        each = size // tokens
+        scores = [_by_token(side).astype(np.float64) for side in sides]
+        ref, cand = (np.argsort(-side, 1, kind="stable")[:, :each] for side in scores)
         flipped = np.asarray((np.sort(ref, 1) != np.sort(cand, 1)).any(1))
+        ties = _ties(scores[0], each) | _ties(scores[1], each)
+        flipped |= ties[:, -1]
         flips = RouteFlips(router, row.pair.reference.step, (ref, cand), flipped)
         if flipped.any():
             return Verdict("drifts", f"{flips.summary}, so what is sorted by expert is in another order"), flips
-        if is_padded or (ref != cand).any():
+        if is_padded or ties.any() or (ref != cand).any():
             return Verdict("drifts", f"{flips.summary}, so what is sorted by expert may be in another order"), flips
     return None
+
+
+def _ties(scores: Array, each: int) -> Mask:
+    """For each token, whether two neighbours in the order of the ``each + 1`` best scores are equal.
+
+    Which of two equal experts is taken, or comes first, depends on how the engine sorts them.
+    """
+    best = -np.sort(-scores, 1)[:, : each + 1]
+    return np.asarray(best[:, 1:] == best[:, :-1])
 
 
 def _is_near_router(layer: str, router: str) -> bool:

@@ -64,3 +64,16 @@ def test_padding_that_no_mask_tells_is_seen_though_one_other_token_is_off_by_mor
     [row] = rows({"layers.0.self_attn.o_proj": STATES}, {"layers.0.self_attn.o_proj": wrong})
     assert (row.verdict.name != "diverges") == hidden
     assert ("where padding may be" in row.verdict.why) == hidden
+
+
+def test_several_streams_of_one_batch_have_the_same_padding() -> None:
+    """Of Gemma 3n: [streams, batch, tokens, channels]."""
+    streams = numbers(3, 2, 8, 64)
+    wrong = streams.copy()
+    wrong[:, 1, 4:] = 7
+    given: dict[str, Array | None] = {"model-input_attention_mask": MASK, "model.embed": STATES}
+    found = rows({**given, "model.layers.0": streams}, {**given, "model.layers.0": wrong})
+    assert {row.verdict.name for row in found} == {"agrees"}
+    wrong[1, 1, 2] = nudged(streams[1, 1, 2], 0.1)
+    found = rows({**given, "model.layers.0": streams}, {**given, "model.layers.0": wrong})
+    assert found[-1].verdict.name == "diverges"

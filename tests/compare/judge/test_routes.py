@@ -175,3 +175,36 @@ def test_only_near_ties_that_logits_show_excuse_what_the_model_gives() -> None:
     found = outcome_of(mixture(LOGITS, routes, OUT), mixture(noisy, other, with_token_4(OUT)) | nearly)
     assert (found.culprit, found.exit_status) == (None, 2)
     assert "nothing shows that these were near-ties" in found.doubts[0]
+
+
+def sorted_by_expert(logits: Array, prefers_last: bool = False) -> Tensors:
+    """A router that hands on the places of tokens, sorted by expert, and its logits, as those of Granite do."""
+    each = -logits[:, ::-1] if prefers_last else -logits
+    routes = np.argsort(each, axis=1, kind="stable")[:, :2]
+    routes = EXPERTS - 1 - routes if prefers_last else routes
+    low = logits.astype(ml_dtypes.bfloat16)
+    return {
+        "x": OUT.astype(ml_dtypes.bfloat16),
+        "b.moe.router.layer-output": low,
+        "b.moe.router-output_0": routes.reshape(-1).argsort(kind="stable"),
+        "b.moe-output": low,
+    }
+
+
+def placed(router: Tensors) -> Array:
+    places = router["b.moe.router-output_0"]
+    assert places is not None
+    return places
+
+
+def test_of_experts_that_score_the_same_either_may_be_taken() -> None:
+    """Logits in few bits are often equal, and each side sorts them in its own way."""
+    tied = np.round(LOGITS * 64) / 64 + np.arange(EXPERTS) / 8
+    second, third = np.sort(tied[4])[[-2, -3]]
+    tied[4][tied[4] == third] = second
+    reference, candidate = sorted_by_expert(tied), sorted_by_expert(tied, prefers_last=True)
+    assert not np.array_equal(placed(reference), placed(candidate))
+    assert rows(reference, candidate)["b.moe.router-output_0"].verdict.name == "drifts"
+    clear = sorted_by_expert(LOGITS + np.arange(EXPERTS) / 8)
+    wrong = clear | {"b.moe.router-output_0": np.roll(placed(clear), 1)}
+    assert rows(clear, wrong)["b.moe.router-output_0"].verdict.name == "diverges"

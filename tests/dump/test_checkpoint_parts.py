@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tensordiff.dump import open_dump
-from tensordiff.dump.leftovers import missing_parts
+from tensordiff.dump.checkpoint_parts import missing_parts
 from tensordiff.weights.comparison import compare_weights
 from tests.weights.making import llama, write_gguf, write_sharded
 
@@ -52,3 +53,23 @@ def test_one_part_by_itself(tmp_path: Path) -> None:
     assert compare_weights(part, part).verdict == "unknown"
     whole = open_dump(tmp_path / "gguf")
     assert compare_weights(open_dump(write_sharded(weights, tmp_path / "hf")), whole).verdict == "agrees"
+
+
+def test_a_part_that_lacks_what_the_index_names_never_agrees(tmp_path: Path) -> None:
+    whole = write_sharded(llama(6), tmp_path / "whole")
+    index, part = whole / "model.safetensors.index.json", "model-00002-of-00002.safetensors"
+    names = {entry.name: "model-00001-of-00002.safetensors" for entry in open_dump(whole).entries}
+    index.write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    assert open_dump(whole).problems == ()
+    index.write_text(json.dumps({"weight_map": names | {f"lost.{k}": part for k in range(5)}}))
+    (problem,) = open_dump(whole).problems
+    assert (problem.file, problem.is_unread) == (part, True)
+    assert "lacks 5 ('lost.0', 'lost.1', 'lost.2', …)" in problem.sentence
+    assert compare_weights(open_dump(whole), open_dump(whole)).exit_status == 2
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"weight_map": {"a": 1}}'])
+def test_what_is_no_index_names_nothing(tmp_path: Path, text: str) -> None:
+    whole = write_sharded(llama(6), tmp_path / "whole")
+    (whole / "model.safetensors.index.json").write_text(text)
+    assert open_dump(whole).problems == ()
