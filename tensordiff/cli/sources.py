@@ -103,8 +103,8 @@ def _show(event: Event, bar: Bar) -> None:
                 keep_temporary_folder(Path(path))  # the sentence says where it lies
             raise CaptureError(sentence) from ChildTraceback(f"\n{detail}")
         case Note(text):
-            bar.clear()
-            say(printable(text))
+            with bar.hidden():
+                say(printable(text))
         case Phase(name, detail):
             bar.show(printable(f"{name} {detail}").strip(), 0, 0)
         case Progress(done, total, what):
