@@ -61,9 +61,10 @@ def read_preferences_file(path: Path) -> dict[str, Any]:
 
 
 def interpreter(kind: str, said: str | None = None) -> str:
-    """The interpreter for sources of a kind; ``said`` is what the command line names."""
+    """The interpreter for sources of a kind; ``said`` is what the command line names: one, or an environment."""
     if said is not None:
-        return said
+        inside = _python_in(Path(said).expanduser()) if Path(said).expanduser().is_dir() else None
+        return said if inside is None else str(inside)
     if ENGINES[kind].has_environment:
         for environment in (_of_user(kind), Path(sys.prefix).parent / f".venv-{kind}"):
             if environment is not None and (python := _python_in(environment)) is not None:
