@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tensordiff.capture.engines import ENGINES
-from tensordiff.errors import BadFile
+from tensordiff.errors import BadFile, printable
 from tensordiff.util.small_files import TooLong, read_small
 
 NAME = "tensordiff.toml"
@@ -107,7 +107,8 @@ def _of_user(kind: str) -> Path | None:
         return None
     found = Path(str(named)).expanduser()
     if not isinstance(named, str) or not found.is_absolute() or _python_in(found) is None:
-        raise BadFile(path, f"[{TABLE}] {kind}: should be the absolute path of an environment or its interpreter")
+        wanted = "should be the absolute path of an environment or its interpreter"
+        raise BadFile(path, f"[{TABLE}] {kind}: {wanted}, and {printable(named)} is none")
     return found
 
 
