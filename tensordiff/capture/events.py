@@ -116,7 +116,10 @@ class ThrottledProgress:
         self.done += 1
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _PROGRESS_EVERY_S
-            self.tell(Progress(self.done, max(self.total, self.done), what))
+            if self.total:
+                self.tell(Progress(self.done, max(self.total, self.done), what))
+            else:
+                self.tell(Progress(self.done, 0, f"{self.done:,} done, {what}"))
 
 
 _PROGRESS_EVERY_S = 0.1

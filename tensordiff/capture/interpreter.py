@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tensordiff.capture.engines import ENGINES
-from tensordiff.errors import BadFile
+from tensordiff.errors import BadFile, printable
 from tensordiff.util.small_files import TooLong, read_small
 
 NAME = "tensordiff.toml"
@@ -61,9 +61,10 @@ def read_preferences_file(path: Path) -> dict[str, Any]:
 
 
 def interpreter(kind: str, said: str | None = None) -> str:
-    """The interpreter for sources of a kind; ``said`` is the one given on the command line."""
+    """The interpreter for sources of a kind; ``said`` is the one, or the environment, given on the command line."""
     if said is not None:
-        return said
+        inside = _python_in(Path(said).expanduser()) if Path(said).expanduser().is_dir() else None
+        return said if inside is None else str(inside)
     if ENGINES[kind].has_environment:
         for environment in (_of_user(kind), Path(sys.prefix).parent / f".venv-{kind}"):
             if environment is not None and (python := _python_in(environment)) is not None:
@@ -106,7 +107,8 @@ def _of_user(kind: str) -> Path | None:
         return None
     found = Path(str(named)).expanduser()
     if not isinstance(named, str) or not found.is_absolute() or _python_in(found) is None:
-        raise BadFile(path, f"[{TABLE}] {kind}: should be the absolute path of an environment or its interpreter")
+        wanted = "should be the absolute path of an environment or its interpreter"
+        raise BadFile(path, f"[{TABLE}] {kind}: {wanted}, and {printable(named)} is none")
     return found
 
 

@@ -254,7 +254,7 @@ _RUN = (
     _option("--gradients", is_flag=True,
             help="For hf: and py: run backward too, and write the gradients of inputs, outputs and parameters."),
     _option("--optimized", is_flag=True, help="For onnx: the graph as onnxruntime optimizes it."),
-    _option("--python", metavar="PATH", help="Run in another interpreter, with its own torch or MAX."),
+    _option("--python", metavar="PATH", help="Run in another interpreter or environment, with its own torch or MAX."),
 )  # fmt: skip
 SETTINGS = tuple(name.removeprefix("--").replace("-", "_") for name, _ in _INPUT + _RUN)
 """The fields of ``Settings`` that these options set."""

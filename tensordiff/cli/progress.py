@@ -6,6 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -14,6 +16,7 @@ from tensordiff.util.text_width import columns, cut_end, cut_middle, pad
 T = TypeVar("T")
 _EVERY_S = 0.1
 _PATIENCE_S = 0.5  # nothing is shown for work that is done sooner
+_TICK_S = 1.0
 _BAR, _WIDE, _USUAL = 20, 48, 80
 
 
@@ -80,18 +83,58 @@ class Progress(Line):
 
 
 class Bar(Line):
-    """Shows what a child process does, and for how long."""
+    """Shows what a child process does, and for how long. The seconds count on while the child reports nothing."""
 
     def __init__(self, label: str = "") -> None:
         super().__init__()
         self.label = f"{label}: " if label else ""
         self.began = time.monotonic()
+        self._told = "starting"
+        self._lock = Lock()
+        """Held while writing to the terminal, by the ticking thread or by a sentence that replaces the line."""
+        self._is_over = Event()
+
+    def __enter__(self) -> Self:
+        if self.is_shown:
+            Thread(target=self._tick, name="progress", daemon=True).start()
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        with self._lock:
+            super().__exit__(kind, error, trace)
 
     def show(self, what: str, done: int, total: int) -> None:
         """Show what is being done, and how far it is, unless ``total`` is 0."""
-        if self.is_due or (self.is_shown and not total):
-            seconds = time.monotonic() - self.began
-            self.draw(f"{self.label}{seconds:.0f} s {_described(what, done, total)}")
+        with self._lock:
+            self._told = _described(what, done, total)
+            if self.is_due or (self.is_shown and not total):
+                self._draw()
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Hide the line while something else is written."""
+        with self._lock:
+            was_drawn = self.is_drawn
+            self.clear()
+            yield
+            if was_drawn:
+                self._draw()
+
+    def _draw(self) -> None:
+        self.draw(f"{self.label}{time.monotonic() - self.began:.0f} s {self._told}")
+
+    def _tick(self) -> None:
+        while not self._is_over.wait(_TICK_S):
+            with self._lock:
+                if self._is_over.is_set():
+                    return
+                try:
+                    self._draw()
+                except (OSError, ValueError):  # the terminal is gone; whatever follows the run finds out as well
+                    return
 
 
 def _described(what: str, done: int, total: int) -> str:

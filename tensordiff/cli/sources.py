@@ -105,8 +105,8 @@ def _show(event: Event, bar: Bar) -> None:
                 keep_temporary_folder(Path(event.path))  # the error says where it is
             raise event.error()
         case Note(text):
-            bar.clear()
-            say(printable(text))
+            with bar.hidden():
+                say(printable(text))
         case Phase(name, detail):
             bar.show(printable(f"{name} {detail}").strip(), 0, 0)
         case Progress(done, total, what):

@@ -23,6 +23,7 @@ from tensordiff.errors import CaptureError, printable
 from tensordiff.session.session import rules_of_request
 from tensordiff.session.sources import Sources, refuse_source, refuse_unused_options
 
+_WANTED = "give a folder with config.json, or the id of a model on the hub"
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -53,17 +54,30 @@ def check_sources(sources: Sources, *, reruns: bool = False) -> None:
         open_dump(third)
 
 
-def _check_source(source: Source, settings: Settings, *, is_first: bool) -> None:
+def check_target(source: Source) -> None:
+    """Refuse a source whose target cannot be what its engine takes, by what lies on this machine alone."""
     engine, path = ENGINES[source.kind], Path(source.target).expanduser()
     if engine.takes_file and not path.is_file():
         raise CaptureError(f"{printable(source)}: there is no such file; write {engine.spelling}")
     if source.kind == "py":
         _check_function(source, path)
+    if source.kind not in BUILT_IN or engine.takes_file:
+        return
+    if path.is_file():
+        runs = f"; llamacpp:{printable(source.target)} runs it" if path.suffix.lower() == ".gguf" else ""
+        raise CaptureError(f"{printable(source)}: is a file; {_WANTED}{runs}")
+    if not path.exists() and not _HUB_ID.fullmatch(source.target):
+        raise CaptureError(f"{printable(source)}: there is no such folder; {_WANTED}")
+
+
+def _check_source(source: Source, settings: Settings, *, is_first: bool) -> None:
+    engine, path = ENGINES[source.kind], Path(source.target).expanduser()
+    check_target(source)
     python = interpreter(source.kind, settings.python)
     if missing := _missing_packages(python, engine.packages):
         raise CaptureError(missing_sentence(source.kind, python, missing))
-    if source.kind in BUILT_IN and not engine.takes_file and not path.exists():
-        _check_hub(source, python, settings.revision, is_asked=not is_first)
+    if source.kind in BUILT_IN and not engine.takes_file and not path.exists() and not is_first:
+        _check_hub(source, python, settings.revision)  # the first side says it itself, as early
 
 
 def _check_function(source: Source, path: Path) -> None:
@@ -120,19 +134,13 @@ except Exception:
 """
 
 
-def _check_hub(source: Source, python: str, revision: str | None, *, is_asked: bool) -> None:
-    """Refuse a target that is neither a folder nor a model on the hub. The hub is asked only if the other side runs
-    first."""
-    if not _HUB_ID.fullmatch(source.target):
-        raise CaptureError(
-            f"{printable(source)}: there is no such folder; give a folder with config.json, or the id of a model on "
-            "the hub"
-        )
+def _check_hub(source: Source, python: str, revision: str | None) -> None:
+    """Refuse a target that is neither a folder nor a model on the hub."""
     said = ""
     with suppress(NoAnswer):  # reported when the source is run
-        said = ask(python, _LOOK_UP, source.target, revision or "").strip() if is_asked else ""
+        said = ask(python, _LOOK_UP, source.target, revision or "").strip()
     if said:
         raise CaptureError(
             f"{printable(source)}: is not a folder here, and is not available on the hub ({printable(said):.200}); "
-            "give a folder with config.json, or the id of a model on the hub"
+            f"{_WANTED}"
         )

@@ -44,6 +44,16 @@ def test_the_environment_beside_ours_is_found(home: Path) -> None:
     assert interpreter(KIND, "/usr/bin/python3") == "/usr/bin/python3"
 
 
+def test_an_environment_may_be_given_for_its_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = environment(tmp_path / "elsewhere")
+    assert interpreter(KIND, str(tmp_path / "elsewhere")) == interpreter("hf", str(python)) == str(python)
+    monkeypatch.chdir(tmp_path)
+    assert interpreter("hf", "elsewhere") == str(Path("elsewhere", "bin", "python"))
+    (tmp_path / "empty").mkdir()
+    for said in ("python3", "./python3", "empty"):  # a command, a path, a folder without one: as they are
+        assert interpreter(KIND, said) == said
+
+
 @pytest.mark.parametrize("ending", ["", "bin/python"])
 def test_the_users_own_file_comes_first(home: Path, tmp_path: Path, ending: str) -> None:
     environment(home / f".venv-{KIND}")
@@ -56,7 +66,7 @@ def test_the_users_own_file_comes_first(home: Path, tmp_path: Path, ending: str)
 @pytest.mark.parametrize("named", ["'/no/such'", "'relative'", "3"])
 def test_an_environment_that_is_none_is_an_error(named: str) -> None:
     user_file().write_text(f"[engines]\n{KIND} = {named}\n")
-    with pytest.raises(BadFile, match=r"\[engines\] llamacpp: should be the absolute path"):
+    with pytest.raises(BadFile, match=r"\[engines\] llamacpp: should be the absolute path .*, and \S+ is none$"):
         interpreter(KIND)
 
 

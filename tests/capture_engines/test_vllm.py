@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +84,11 @@ def test_what_it_cannot_do_is_refused_with_a_sentence(
     with pytest.raises(CaptureError, match=r"\S") as raised:
         shelf.capture(shelf.source(KIND, name), **settings)
     assert said in str(raised.value)
+
+
+def test_a_folder_without_a_model_is_not_said_to_lack_a_tokenizer(shelf: Shelf, tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match=r"^vllm:\S+: vLLM could not load it .*; give a folder with config.json"):
+        shelf.capture(f"{KIND}:{tmp_path}", input_ids=None)
 
 
 def test_a_layer_by_itself_is_refused_with_what_to_do_instead(shelf: Shelf) -> None:

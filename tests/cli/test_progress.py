@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 
 import pytest
 
@@ -74,3 +75,42 @@ def test_a_line_is_never_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch
     assert max(map(columns, drawn)) < width
     assert ("(Ctrl-C stops)" in drawn[1]) == (width == 200)
     assert "33/58" in drawn[1] or width == 20
+
+
+def test_the_seconds_go_on_while_a_child_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "_TICK_S", 0.01)
+
+    def wait_for(text: str) -> None:
+        until = time.monotonic() + 60
+        while text not in terminal.getvalue() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert text in terminal.getvalue()
+
+    with Bar("candidate") as shown:
+        wait_for("\rcandidate: 0 s starting (Ctrl-C stops)\x1b[K")  # before it has said anything
+        shown.show("loading", 0, 0)
+        shown.began -= 50
+        wait_for("\rcandidate: 50 s loading (Ctrl-C stops)\x1b[K")
+        with shown.hidden():
+            assert terminal.getvalue().endswith("\r\x1b[K")
+            terminal.write("a note\n")
+            time.sleep(0.05)
+            assert terminal.getvalue().endswith("a note\n"), "nothing is drawn meanwhile"
+        assert "s loading" in terminal.getvalue().rpartition("a note\n")[2], "and it is there again"
+    assert terminal.getvalue().endswith("\r\x1b[K")
+    said = terminal.getvalue()
+    time.sleep(0.05)
+    assert terminal.getvalue() == said
+
+
+def test_a_terminal_that_goes_ends_the_seconds_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(Terminal):
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    monkeypatch.setattr(progress, "_TICK_S", 0.001)
+    with Bar("candidate"):
+        time.sleep(0.05)

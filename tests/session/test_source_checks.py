@@ -62,11 +62,15 @@ def test_a_file_that_cannot_be_read_as_python_is_left_to_the_engine(request_: Re
         ("onnx:nope.onnx", r"^onnx:nope.onnx: there is no such file; write onnx:FILE$"),
         ("llamacpp:nope.gguf", r"^llamacpp:nope.gguf: there is no such file; write llamacpp:FILE.gguf$"),
         ("hf:./nope", r"^hf:./nope: there is no such folder; give a folder with config.json, or the id of a model"),
+        ("hf:port.py", r"^hf:port.py: is a file; give a folder with config.json, or the id of a model on the hub$"),
+        ("vllm:a.gguf", r"^vllm:a.gguf: is a file; give a folder with .* on the hub; llamacpp:a.gguf runs it$"),
+        ("mlx:a.gguf", r"^mlx:a.gguf: is a file; give a folder"),
         ("nope/dump", r"^nope/dump: no such file or folder; check the path$"),
         ("port.py", r"^port.py: "),
     ],
 )
-def test_a_side_that_is_not_there(request_: Request, candidate: str, sentence: str) -> None:
+def test_a_side_that_is_not_there(request_: Request, candidate: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
     with pytest.raises(TensordiffError, match=sentence):
         check(replace(request_, candidate=Path(candidate)))
     with pytest.raises(TensordiffError, match=sentence):

@@ -74,7 +74,7 @@ class Injector:
     plan: InjectionPlan
 
     def __post_init__(self) -> None:
-        self.report = InjectionReport(passes=len(self.plan.passes))
+        self.report = InjectionReport(passes=len(self.plan.passes), steps=self.plan.sources.steps)
 
     def passes(self) -> Iterator[Pass]:
         """The passes to run. Raises after the last one if no value of the reference was injected."""

@@ -36,6 +36,8 @@ class InjectionReport:
 
     calls: dict[CallKey, CallRecord] = field(default_factory=dict)
     passes: int = 0
+    steps: tuple[int, int] = (1, 1)
+    """How many steps the reference has, and the run."""
 
     def record(self, call: CallKey) -> CallRecord:
         """The record of a call, created if needed."""
@@ -67,7 +69,10 @@ class InjectionReport:
     def sentence(self) -> str:
         """The report in one sentence."""
         isolated = sum(record.is_isolated for record in self.calls.values())
-        return f"{isolated} of {len(self.calls)} layers were given the reference's inputs"
+        theirs, ours = self.steps
+        run = f"{ours} {'was' if ours == 1 else 'were'} run"
+        more = f"; the reference has {theirs} steps, and {run}" if theirs > ours else ""
+        return f"{isolated} of {len(self.calls)} layers were given the reference's inputs{more}"
 
     def as_json(self, injection: Injection, beside: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The report for the manifest. ``beside`` names other sources of numbers, such as random ones."""

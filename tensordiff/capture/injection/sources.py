@@ -101,6 +101,8 @@ class InjectionSources:
     by_key: Mapping[EntryKey, InjectionSource]
     canonical: Mapping[str, str]
     """The candidate's layers by their canonical name."""
+    steps: tuple[int, int] = (1, 1)
+    """The number of steps of the reference, and of the run."""
 
     def value(self, key: EntryKey, wanted: Spec) -> tuple[str, Array] | str:
         """The entry for a tensor of the candidate and its values in that tensor's type; or why there are none."""
@@ -135,7 +137,11 @@ def find_sources(
         if key not in by_key and (source := by_key.get(alias)) is not None:
             by_key[key] = source._replace(key=alias)
     names = {plan.rules.canonical(e.layer, "candidate", e.origin and e.origin.module_class): e.layer for e in entries}
-    return InjectionSources(by_key, names)
+    return InjectionSources(by_key, names, (_steps(reference.entries), _steps(entries)))
+
+
+def _steps(entries: Sequence[Entry]) -> int:
+    return 1 + max((entry.step for entry in entries), default=0)
 
 
 def _sources(pair: Pair) -> Iterator[InjectionSource]:

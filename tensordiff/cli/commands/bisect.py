@@ -33,7 +33,7 @@ from tensordiff.cli.table import Table
 from tensordiff.compare.row import Row
 from tensordiff.errors import BadFile, TensordiffError, WriteError, printable
 from tensordiff.report.comparison_json import bisect_json, dumps
-from tensordiff.report.labels import COLOURS, GLYPHS, label, number, sparkline
+from tensordiff.report.labels import COLOURS, GLYPHS, counted, label, number, sparkline
 from tensordiff.search.bisect import ASSUMPTION, Bisect
 from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, check_neighbours, search_and_check
 from tensordiff.search.oracle import Answer, VerdictOracle, search
@@ -178,7 +178,8 @@ def _introduce(session: Session, state: Bisect, options: BisectOptions) -> None:
     if options.as_json and options.is_automatic:
         return
     lines = [
-        f"{len(state.points)} places, {len(state.suspects)} suspects, roughly {state.steps} steps",
+        f"{counted(len(state.points), 'place')}, {counted(len(state.suspects), 'suspect')}, "
+        f"roughly {counted(state.steps, 'step')}",
         f"assuming that {ASSUMPTION}",
     ]
     if session.alignment.order_from == "names":
@@ -208,7 +209,8 @@ def _judge_by_reruns(state: Bisect, oracle: RerunOracle, options: BisectOptions)
             state = reached
             mark, position = state.marks[-1]
             if not options.as_json:
-                echo(f"{mark:4}  {printable(state.points[position].name)}  ({len(state.suspects)} suspects left)")
+                left = counted(len(state.suspects), "suspect")
+                echo(f"{mark:4}  {printable(state.points[position].name)}  ({left} left)")
     if not options.as_json and (sentence := oracle.explanation(state)):
         echo(sentence)
     return state
@@ -297,7 +299,7 @@ def _show(row: Row, bisect: Bisect) -> None:
     glyph, colour = GLYPHS[row.verdict.name], COLOURS[row.verdict.name]
     for line in wrap(f"{row.verdict.name}: {printable(row.verdict.why)}", wide, f"  {glyph} ", "    "):
         say(click.style(line, fg=colour))
-    say(f"{len(bisect.suspects)} suspects, roughly {bisect.steps} steps left")
+    say(f"{counted(len(bisect.suspects), 'suspect')}, roughly {counted(bisect.steps, 'step')} left")
 
 
 def _numbers(row: Row) -> Iterator[str]:
@@ -359,7 +361,7 @@ def inconclusive_search(outcome: BisectOutcome, log: Path | None) -> TensordiffE
     """The error for a search without an answer: why, and what to try."""
     bisect = outcome.bisect
     if not bisect.is_done:
-        left = f"stopped with {len(bisect.suspects)} suspects left"
+        left = f"stopped with {counted(len(bisect.suspects), 'suspect')} left"
         kept = "save the marks shown above" if log is None else f"the marks are in {printable(log)}"
         return TensordiffError(f"{left}; {kept}, and go on with --replay" if bisect.marks else left)
     if bisect.all_good:

@@ -16,6 +16,7 @@ from tensordiff.cli.streams import echo
 from tensordiff.cli.upload import path_to_write, upload
 from tensordiff.errors import CaptureError, WriteError, printable
 from tensordiff.report.comparison_json import dumps
+from tensordiff.session.source_checks import check_target
 from tensordiff.util.sizes import format_bytes
 
 SCHEMA = "tensordiff.capture/1"
@@ -86,6 +87,7 @@ def capture(text: str, output: Path, options: dict[str, Any], *, as_json: bool) 
         raise WriteError(
             f"{printable(output)}: holds a dump already; choose a new folder, or overwrite it with --force"
         )
+    check_target(source)
     done = follow(Run(Job(source, capture_settings(**options), str(local.absolute()))))
     upload(local, output)
     if as_json:

@@ -43,6 +43,8 @@ class UpstreamError:
         self.input_rows: dict[CallKey, list[Row]] = {}
         self.golden_input_ratios: dict[CallKey, float] = {}
         self.parts: defaultdict[tuple[str, int], list[Row]] = defaultdict(list)
+        self.around_wrong: set[tuple[str, int]] = set()
+        """Modules, by step, that hold a layer whose output is wrong, at any depth; compared themselves or not."""
         self.open_modules: dict[str, float] = {}
         self.worst: float | None = None
         self.golden_worst: float | None = None
@@ -115,6 +117,8 @@ class UpstreamError:
             self.parts[parent, entry.step].append(row)
         if not is_input:
             self.latest_outputs.append(row)
+            if row.verdict.name == "diverges":
+                self._record_around(parent, entry.step)
         if row.is_exact:
             if row.shape is not None and len(row.shape) >= 2:
                 key = mixture_of(entry.layer), entry.step
@@ -136,6 +140,12 @@ class UpstreamError:
                 self.worst_agreeing = max(self.worst_agreeing or 0.0, diff.rel_l2 if error is None else error)
         if golden is not None and row.ignored_golden is None and (is_given or not is_input):
             self._record_golden(row, golden)
+
+    def _record_around(self, module: str, step: int) -> None:
+        """Record the modules around a layer that is wrong."""
+        while module and (module, step) not in self.around_wrong:
+            self.around_wrong.add((module, step))
+            module = parent_of(module)
 
     def _record_state(self, module: str, step: int, error: float) -> None:
         """Record the error of a state kept from earlier steps, for a part's module and all modules around it."""
@@ -213,7 +223,7 @@ def between_parts(row: Row, upstream: UpstreamError, *, knows_inputs: bool = Fal
     """What to add to the reason of a row that diverges about where the fault lies; empty if nothing is known."""
     parts = [part for part in upstream.parts_of(row.pair) if part.verdict.name != "unknown"]
     if any(not part.is_input for part in parts):
-        return _of_parts(row, parts, upstream.pairing)
+        return _of_parts(row, parts, upstream)
     if knows_inputs or upstream.has_inputs(row.pair) or not upstream.latest_outputs:
         return ""
     before = upstream.latest_outputs[-1].pair.reference.layer
@@ -232,15 +242,20 @@ def located_reason(why: str, where: str) -> str:
     return f"{why}{where}"
 
 
-def _of_parts(row: Row, parts: list[Row], pairing: Pairing) -> str:
-    """If a part diverges, it explains its module; if none does, the fault lies between the parts."""
+def _of_parts(row: Row, parts: list[Row], upstream: UpstreamError) -> str:
+    """If a part diverges, or an uncompared part holds a layer that does, it explains its module; if none does, the
+    fault lies between the parts.
+    """
     if any(part.verdict.name == "diverges" and not part.is_input for part in parts):
         return ""
     first = _first_wrong_input(parts)
     where = f" (residual, scale, reshape){_first_seen(first, row)}"
-    if left := _not_compared(row, parts, first, pairing):
+    if left := _not_compared(row, parts, first, upstream.pairing):
+        if any((layer, row.pair.reference.step) in upstream.around_wrong for layer in left):
+            return ""
         was, it = ("was", "it") if len(left) == 1 else ("were", "them")
-        names = f"{', '.join(left[:_SHOWN])}{f' and {len(left) - _SHOWN} more' if len(left) > _SHOWN else ''}"
+        shown = ", ".join(_short(layer, row) for layer in left[:_SHOWN])
+        names = f"{shown}{f' and {len(left) - _SHOWN} more' if len(left) > _SHOWN else ''}"
         return (
             f"; those of its parts that were compared are right by themselves; {names} {was} not compared, so the fault"
             f" is in {it} or between the parts{where}"
@@ -253,7 +268,7 @@ def _not_compared(row: Row, parts: list[Row], first: Row | None, pairing: Pairin
     module, compared = row.pair.reference, {part.pair.reference.layer for part in parts if not part.is_input}
     inside = (entry.layer for entry in pairing.parts_left_before(module, first and first.pair.reference))
     own = first and first.pair.reference.layer
-    return [_short(layer, row) for layer in dict.fromkeys(inside) if layer not in compared and layer != own]
+    return [layer for layer in dict.fromkeys(inside) if layer not in compared and layer != own]
 
 
 def _first_seen(first: Row | None, row: Row) -> str:

@@ -192,7 +192,8 @@ def _absolute(settings: Settings) -> Settings:
 
 
 def _refuse_code_in(offer: RerunOffer, dumps: Iterable[Path]) -> None:
-    code = (offer.source.target, offer.settings.python)
+    said = offer.settings.python
+    code = (offer.source.target, None if said is None else interpreter(offer.source.kind, said))
     for dump in dumps:
         for path in filter(None, code):
             if _is_within(Path(path), dump):

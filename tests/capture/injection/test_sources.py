@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from tensordiff.align.expression import names, parse
 from tensordiff.align.index import ComputedTensor, computed
 from tensordiff.dump.model import entry
+from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.errors import CaptureError
-from tests.making import MemoryTensor
+from tests.making import MemoryTensor, held
 
 pytest.importorskip("torch")
+from tensordiff.capture.injection.injector import Injector, plan_injection
 from tensordiff.capture.injection.sources import split_computed
+from tensordiff.capture.settings import Injection
 
 R = 100 * np.arange(6.0).reshape(1, 3, 2)
 Q, K = np.arange(6.0).reshape(1, 3, 2), 10 + np.arange(3.0).reshape(1, 3, 1)
@@ -46,3 +51,14 @@ def test_a_sum_is_given_whole_to_its_first_part() -> None:
     back = split_computed(found, found.read())
     assert np.array_equal(back[found.entries["q"].key], Q + R)
     assert np.array_equal(back[found.entries["r"].key], np.zeros_like(R))
+
+
+@pytest.mark.parametrize(("steps", "told"), [(3, ""), (1, "; the reference has 3 steps, and 1 was run")])
+def test_steps_of_the_reference_that_are_not_run_are_told(tmp_path: Path, steps: int, told: str) -> None:
+    names = ("model-input_0", "model-output")
+    with DumpWriter(tmp_path / "reference", {}) as writer:
+        for step, name in ((step, name) for step in range(3) for name in names):
+            writer.add(name, R, step=step)
+    entries = [one for step in range(steps) for one in held(dict.fromkeys(names, R), step=step).entries]
+    injector = Injector(plan_injection(Injection(str(tmp_path / "reference")), entries, {}))
+    assert injector.report.sentence() == f"0 of 0 layers were given the reference's inputs{told}"

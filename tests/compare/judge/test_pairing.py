@@ -51,6 +51,21 @@ def test_a_part_that_ran_after_the_first_wrong_input_explains_nothing() -> None:
     assert "its parts are right by themselves, so" in why("m.o-output")  # what it was given is wrong
 
 
+def test_a_part_that_was_not_compared_and_holds_what_is_wrong_explains_its_module() -> None:
+    block: dict[str, Array | None] = {
+        "m.inner.q-input_0": A, "m.inner.q-output": B, "m.inner-output": B, "m.head-input_0": A, "m.head-output": C,
+        "m-input_0": A, "m-output": C,
+    }  # fmt: skip
+    wrong = block | {"m.inner.q-output": nudged(B, 0.2), "m-output": nudged(C, 0.2)}
+    reference, candidate = held(block), held({name: array for name, array in wrong.items() if name != "m.inner-output"})
+    made = align(reference, candidate)
+    assert [orphan.name for orphan in made.reference_orphans] == ["m.inner-output"]
+    rows = list(Comparer().rows(made.pairs, Pairing(made.pairs, reference, made.reference_orphans)))
+    said = {row.pair.name: row.verdict for row in rows if not row.is_input}
+    assert {name for name, verdict in said.items() if verdict.name == "diverges"} == {"m.inner.q", "m"}
+    assert "its parts" not in said["m"].why
+
+
 class Walked(tuple[Entry, ...]):
     """Entries that count how often somebody goes through all of them."""
 

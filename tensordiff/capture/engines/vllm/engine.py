@@ -16,7 +16,8 @@ os.environ |= {  # read while vllm is imported
 }
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,12 @@ def load_reusable(job: Job, tell: Tell) -> RunJob:
     if settings.attn_implementation is not None:
         tell(Note("--attn-implementation says nothing to vLLM, which chooses its attention by the device"))
     tell(Phase("loading", job.source.target))
+    with _loading(job.source.target):
+        pools = _pools(job.source.target, settings)  # before the tokenizer: where no model lies there, this says so
     encode = tokenizer(job.source.target, trust_remote_code=settings.trust_remote_code)
-    llm = _load(job.source.target, settings, _length(_tokens(job, encode), settings))
+    length = _length(_tokens(job, encode), settings)
+    with _loading(job.source.target):
+        llm = _load(job.source.target, settings, length, pools=pools)
     return lambda job, tell: _perform(llm, encode, job, tell)
 
 
@@ -83,18 +88,11 @@ def _length(tokens: Tokens, settings: Settings) -> int:
     return max(_LEAST_LENGTH, len(tokens.ids) + settings.steps)
 
 
-def _load(target: str, settings: Settings, length: int) -> LLM:
-    """Load a model as the settings say; turns errors of vLLM into one sentence."""
+@contextmanager
+def _loading(target: str) -> Iterator[None]:
+    """Turn errors of vLLM into one sentence while it loads a model."""
     try:
-        pools = _pools(target, settings)
-        with kept_weights(), weights_of_first_layers(settings.num_hidden_layers):
-            return LLM(
-                model=target, dtype=settings.dtype or _own_dtype(target, settings), revision=settings.revision,
-                trust_remote_code=settings.trust_remote_code, hf_overrides=_overrides(settings), seed=settings.seed,
-                enforce_eager=True, max_model_len=length, max_num_batched_tokens=max(_LEAST_BATCH, length),
-                max_num_seqs=1, enable_prefix_caching=False, logits_processors=None if pools else [ForcedToken],
-                skip_tokenizer_init=not pools,
-            )  # fmt: skip
+        yield
     except CaptureError:
         raise
     except Exception as error:  # vLLM may raise any exception
@@ -103,6 +101,18 @@ def _load(target: str, settings: Settings, length: int) -> LLM:
             f"vllm:{printable(target)}: vLLM could not load it ({type(error).__name__}: {reason:.400}); "
             "give a folder with config.json and weights, or the id of a model on the hub"
         ) from error
+
+
+def _load(target: str, settings: Settings, length: int, *, pools: bool) -> LLM:
+    """Load a model as the settings say."""
+    with kept_weights(), weights_of_first_layers(settings.num_hidden_layers):
+        return LLM(
+            model=target, dtype=settings.dtype or _own_dtype(target, settings), revision=settings.revision,
+            trust_remote_code=settings.trust_remote_code, hf_overrides=_overrides(settings), seed=settings.seed,
+            enforce_eager=True, max_model_len=length, max_num_batched_tokens=max(_LEAST_BATCH, length),
+            max_num_seqs=1, enable_prefix_caching=False, logits_processors=None if pools else [ForcedToken],
+            skip_tokenizer_init=not pools,
+        )  # fmt: skip
 
 
 def _pools(target: str, settings: Settings) -> bool:
