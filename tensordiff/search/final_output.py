@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -36,12 +36,31 @@ _UNPROVEN = "tokens took other experts, and nothing shows that these were near-t
 # --- whether it was compared -----------------------------------------------------------------------
 
 
-def missing_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step: int | None = None) -> str | None:
+class ComparedOutputs(NamedTuple):
+    """What each model gave, by step, and all that was compared of both."""
+
+    dumps: tuple[Dump, Dump]
+    ours: dict[int, _OwnOutputs]
+    theirs: dict[int, _OwnOutputs]
+    compared: tuple[list[Entry], list[Entry]]
+
+    @classmethod
+    def of(cls, reference: Dump, candidate: Dump, pairs: Sequence[Pair]) -> Self:
+        """Of the pairs that are compared."""
+        compared = (
+            [part for pair in pairs for part in parts_of(pair.reference)],
+            [part for pair in pairs for part in parts_of(pair.candidate)],
+        )
+        own = _by_step(reference, compared[0]), _by_step(candidate, compared[1])
+        return cls((reference, candidate), *own, compared)
+
+
+def missing_output(outputs: ComparedOutputs, step: int | None = None) -> str | None:
     """A sentence where the output of the whole model was not compared, though the other side has what may be it.
 
-    ``pairs`` are those that are compared. ``step`` is the only one of which they are, where the user chose one.
+    ``step`` is the only one that was compared, where the user chose one.
     """
-    ours, theirs, compared = _own_of_both(reference, candidate, pairs)
+    (reference, candidate), ours, theirs, compared = outputs
     for at in sorted(ours.keys() | theirs.keys()):
         if step is not None and at != step:
             continue
@@ -58,29 +77,18 @@ def missing_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step
     return None
 
 
-def unanswered_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step: int | None = None) -> str:
+def unanswered_output(outputs: ComparedOutputs, step: int | None = None) -> str:
     """That only one side has an output of the whole model, so that it was not compared; empty where it was."""
-    ours, theirs, _ = _own_of_both(reference, candidate, pairs)
-    steps = {part.step for pair in pairs for part in parts_of(pair.reference)}
-    for side, other, outputs in (("reference", "candidate", ours), ("candidate", "reference", theirs)):
-        for at in sorted(outputs.keys() & steps):
-            if not outputs[at].compared and step in (None, at):
-                name = printable(outputs[at].outputs[0].name)
+    _, ours, theirs, compared = outputs
+    steps = {part.step for part in compared[0]}
+    for side, other, own in (("reference", "candidate", ours), ("candidate", "reference", theirs)):
+        for at in sorted(own.keys() & steps):
+            if not own[at].compared and step in (None, at):
+                name = printable(own[at].outputs[0].name)
                 return (
                     f"the model's own output ({name} of the {side}) was not compared: the {other} has nothing like it"
                 )
     return ""
-
-
-def _own_of_both(
-    reference: Dump, candidate: Dump, pairs: Sequence[Pair]
-) -> tuple[dict[int, _OwnOutputs], dict[int, _OwnOutputs], tuple[list[Entry], list[Entry]]]:
-    """What each model gave, by step; and all that was compared of both."""
-    compared = (
-        [part for pair in pairs for part in parts_of(pair.reference)],
-        [part for pair in pairs for part in parts_of(pair.candidate)],
-    )
-    return _by_step(reference, compared[0]), _by_step(candidate, compared[1]), compared
 
 
 def _may_be_it(own: _OwnOutputs, other: Dump, compared: Sequence[Entry]) -> tuple[Entry, Entry] | None:

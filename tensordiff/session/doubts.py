@@ -16,6 +16,7 @@ from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.search.final_output import (
     WITHOUT_VALUES,
+    ComparedOutputs,
     empty_output,
     has_values,
     missing_output,
@@ -78,22 +79,29 @@ def _missing_steps(steps: Sequence[int]) -> str:
 
 def doubts_of_pairs(request: Request, dumps: PairedDumps, pairs: Sequence[Pair]) -> Iterator[str]:
     """What the pairs that are compared leave open: the model's own output."""
-    missing = missing_output(dumps.reference, dumps.candidate, pairs, request.step) if request.only is None else None
-    if missing:
+    return doubts_of_outputs(request, compared_outputs(request, dumps, pairs))
+
+
+def compared_outputs(request: Request, dumps: PairedDumps, pairs: Sequence[Pair]) -> ComparedOutputs | None:
+    """What was compared of the models' own outputs; None where the user chose among the tensors."""
+    return ComparedOutputs.of(dumps.reference, dumps.candidate, pairs) if request.only is None else None
+
+
+def doubts_of_outputs(request: Request, outputs: ComparedOutputs | None) -> Iterator[str]:
+    """What the models' own outputs leave open, as far as they were compared."""
+    if outputs is not None and (missing := missing_output(outputs, request.step)):
         yield missing
 
 
-def output_not_answered(request: Request, dumps: PairedDumps, rows: Sequence[Row]) -> str:
+def output_not_answered(request: Request, outputs: ComparedOutputs | None) -> str:
     """That the model's own output was not compared, since only one side has it; empty where it was not asked for."""
-    pairs = [row.pair for row in rows if row.diff is not None]
-    if request.only is not None or not pairs or any(doubts_of_pairs(request, dumps, pairs)):
+    if outputs is None or not outputs.compared[0] or any(doubts_of_outputs(request, outputs)):
         return ""
-    return unanswered_output(dumps.reference, dumps.candidate, pairs, request.step)
+    return unanswered_output(outputs, request.step)
 
 
 def doubts_of_rows(request: Request, dumps: PairedDumps, rows: Sequence[Row]) -> Iterator[str]:
-    """What the measured rows leave open."""
-    yield from doubts_of_pairs(request, dumps, [row.pair for row in rows if row.diff is not None])
+    """What the measured rows leave open, beside the models' own outputs."""
     is_all = request.only is None
     off = (
         None
