@@ -167,9 +167,12 @@ def _file_entry(folder: str, file: str, name: str) -> Entry:
 _layouts = Layouts()
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class TorchFile:
-    """The one tensor of a file, which is opened each time it is asked for."""
+    """The one tensor of a file, which is opened each time it is asked for.
+
+    It is not frozen, as that takes twice as long to make, and a folder may hold a hundred thousand.
+    """
 
     folder: str
     file: str
