@@ -207,6 +207,8 @@ def unexplained_output(rows: Sequence[Row], alignment: Alignment, *, are_all: bo
     So does what ran last, where that is known: a layer named like the model's output may have run before the end. Where
     not ``are_all``, a user has chosen among the rows, and the last of them stands for the model's output.
     """
+    if not any(row.verdict.name == "drifts" for row in rows):
+        return None  # as of most runs, of however many rows
     outputs = [row for row in rows if not (row.is_input or row.is_exact or row.is_gradient) and row.diff is not None]
     if not any(row.verdict.name == "drifts" for row in outputs) or culprits(rows):
         return None  # nothing is off, or it is said where that begins: at a layer, or between two
@@ -231,7 +233,7 @@ def unexplained_output(rows: Sequence[Row], alignment: Alignment, *, are_all: bo
 
 def unexplained_gradient(rows: Sequence[Row]) -> str | None:
     """A sentence where a gradient drifts further than precision explains, and nothing is wrong by itself."""
-    drifting = (row for row in rows if row.is_gradient and row.verdict.name == "drifts" and not row.is_input)
+    drifting = (row for row in rows if row.verdict.name == "drifts" and row.is_gradient and not row.is_input)
     gradients = [row for row in drifting if row.diff is not None and not row.after_proven_flips]
     if not gradients or culprits(rows):
         return None
