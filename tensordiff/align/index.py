@@ -55,7 +55,7 @@ class Index:
         return self.rules.canonical(entry.layer, self.side, entry.origin and entry.origin.module_class)
 
     @cached_property
-    def calls(self) -> Mapping[Key, list[Entry]]:
+    def calls(self) -> SlicedDict[Key, list[Entry]]:
         """Entries by canonical layer, port and step, each in order of calls."""
         by_name: SlicedDict[Key, list[Entry]] = SlicedDict()
         rewrite = self.rules.rewriter(self.side)
@@ -67,7 +67,7 @@ class Index:
                 by_name[key] = [entry]
             else:
                 calls.append(entry)
-        for calls in by_name.values():
+        for calls in by_name.in_order():
             if len(calls) > 1:  # rare; dumps without an order are sorted by name, the second call before the first
                 calls.sort(key=lambda entry: entry.call)
         return by_name
@@ -75,7 +75,7 @@ class Index:
     @cached_property
     def own_names(self) -> dict[int, str]:
         """Distinct names, by id, for entries that share layer, port, step and call."""
-        duplicates = [calls for calls in self.calls.values() if len(calls) > 1 and have_duplicate_calls(calls)]
+        duplicates = [calls for calls in self.calls.in_order() if len(calls) > 1 and have_duplicate_calls(calls)]
         return {
             id(entry): name for calls in duplicates for entry, name in zip(calls, _distinct_names(calls), strict=True)
         }
@@ -99,7 +99,7 @@ class Index:
         if entry := self._own_calls.get((parts.layer, port_of(parts.port), step, parts.call)):
             return entry
         for layer in (parts.layer, self.rules.canonical(parts.layer, self.side)):
-            calls = self.calls.get((layer, port_of(parts.port), step), [])
+            calls: list[Entry] = self.calls.get((layer, port_of(parts.port), step), [])
             if entry := next((entry for entry in calls if _is_call(entry, parts, calls)), None):
                 return entry
         return None

@@ -255,7 +255,7 @@ class _Matcher:
         """Take the entries whose names the rules make equal; a part of an expression may have its own pair, too."""
         theirs, only_parts = self.candidate.calls, self._only_parts
         used_reference, used_candidate = self.used_reference, self.used_candidate
-        for key, calls in self.reference.calls.items():
+        for key, calls in self.reference.calls.items_in_order():
             others = theirs.get(key)
             if others is None or is_operation(key[0]):
                 continue
@@ -401,7 +401,7 @@ def _partial_calls(
 
     ``overruled`` are ids of reference entries whose namesake in the candidate is another tensor.
     """
-    for key, others in matcher.candidate.calls.items():
+    for key, others in matcher.candidate.calls.items_in_order():
         calls = matcher.reference.calls.get(key)
         rule = calls and next((v for v in views if v.reference and v.regex.matches(key[0])), None)
         if not calls or not rule or id(calls[0]) in overruled:
@@ -439,7 +439,10 @@ def _view_finder(views: Sequence[ViewRule]) -> Callable[[str], ViewRule | None]:
     tests = [(view.regex.matches, view) for view in views]
 
     def find(name: str) -> ViewRule | None:
-        return next((view for matches, view in tests if matches(name)), None)
+        for matches, view in tests:  # asked for every pair: a generator would cost as much as the test
+            if matches(name):
+                return view
+        return None
 
     return find
 

@@ -32,7 +32,7 @@ def missing_parts(files: Collection[str]) -> Iterator[Problem]:
     sets: dict[tuple[str, str, str], set[int]] = defaultdict(set)
     widths: dict[tuple[str, str, str], int] = {}
     for name in files:
-        if (match := _PART.fullmatch(name)) is not None:
+        if "-of-" in name and (match := _PART.fullmatch(name)) is not None:
             key = match["head"], match["count"], match["tail"]
             sets[key].add(int(match["number"]))
             widths[key] = len(match["number"])

@@ -26,6 +26,7 @@ from tensordiff.errors import BadFile
 from tensordiff.util.mappings import raise_if_lost
 
 MEMBER_MAGIC = b"PK\x03\x04"
+_END_MAGIC = b"PK\x05\x06"
 
 _END = Struct("<4s6xHIIH")
 _END64_LOCATOR = Struct("<4s4xQ4x")
@@ -49,6 +50,23 @@ class Span(NamedTuple):
 
     start: int
     size: int
+
+
+class Place(NamedTuple):
+    """Where a member's own header begins, and where its bytes lie."""
+
+    header: int
+    span: Span
+
+    @property
+    def name(self) -> int:
+        """Where its name begins in its own header."""
+        return self.header + _LOCAL.size
+
+    @property
+    def end(self) -> int:
+        """Where its bytes end."""
+        return self.span.start + self.span.size
 
 
 class Member(NamedTuple):
@@ -94,6 +112,10 @@ class ZipMap(NamedTuple):
             )
         return self._locate(name, member.header, member.size)
 
+    def place(self, name: bytes) -> Place:
+        """Where all lies that tells of a member, and its bytes."""
+        return Place(self.member(name).header, self.span(name))
+
     def packed_span(self, name: bytes) -> Span:
         """Where a compressed member's bytes lie, checked to be inside the file."""
         member = self.member(name)
@@ -119,6 +141,24 @@ def map_zip(buffer: Buffer, path: str | os.PathLike[str]) -> ZipMap:
         return ZipMap(path, buffer, table, _find_rows(table, count))
     except (struct.error, _BadZip) as error:
         raise BadFile(path, f"cannot be read as a zip file ({error}); {_DAMAGED}") from error
+
+
+def plain_table(buffer: Buffer) -> Span | None:
+    """Where the table of contents of a small zip lies that ends with its end record; None for all others."""
+    at = len(buffer) - _END.size
+    magic, count, size, start, comment_size = _END.unpack(buffer[at:]) if at >= 0 else (b"", 0, 0, 0, 0)
+    is_plain = magic == _END_MAGIC and not comment_size and count < _FULL16 and max(size, start) < _FULL32
+    return Span(start, size) if is_plain and start + size <= at else None
+
+
+def name_in_row(row: int) -> int:
+    """Where a member's name begins in its row."""
+    return row + _CENTRAL.size
+
+
+def checksum_in_row(row: int) -> Span:
+    """Where a member's checksum lies in its row."""
+    return Span(row + 16, 4)
 
 
 class _BadZip(Exception):
@@ -147,9 +187,9 @@ def _find_end(buffer: Buffer) -> int:
     last = len(buffer) - _END.size
     first, at = max(last - _LONGEST_COMMENT, 0), last
     while at >= 0:
-        if buffer[at : at + 4] == b"PK\x05\x06" and _END.unpack(buffer[at : at + _END.size])[4] == last - at:
+        if buffer[at : at + 4] == _END_MAGIC and _END.unpack(buffer[at : at + _END.size])[4] == last - at:
             return at
-        at = buffer.rfind(b"PK\x05\x06", first, at + 3)
+        at = buffer.rfind(_END_MAGIC, first, at + 3)
     raise _BadZip("no table of contents at its end")
 
 

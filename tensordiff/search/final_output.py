@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -36,12 +36,31 @@ _UNPROVEN = "tokens took other experts, and nothing shows that these were near-t
 # --- whether it was compared -----------------------------------------------------------------------
 
 
-def missing_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step: int | None = None) -> str | None:
+class ComparedOutputs(NamedTuple):
+    """The models' own outputs by step, and all entries that were compared on both sides."""
+
+    dumps: tuple[Dump, Dump]
+    ours: dict[int, _OwnOutputs]
+    theirs: dict[int, _OwnOutputs]
+    compared: tuple[list[Entry], list[Entry]]
+
+    @classmethod
+    def of(cls, reference: Dump, candidate: Dump, pairs: Sequence[Pair]) -> Self:
+        """Find the outputs, given the pairs that are compared."""
+        compared = (
+            [part for pair in pairs for part in parts_of(pair.reference)],
+            [part for pair in pairs for part in parts_of(pair.candidate)],
+        )
+        own = _by_step(reference, compared[0]), _by_step(candidate, compared[1])
+        return cls((reference, candidate), *own, compared)
+
+
+def missing_output(outputs: ComparedOutputs, step: int | None = None) -> str | None:
     """Return a sentence if the model's own output was not compared although the other side has a possible counterpart.
 
-    ``pairs`` are the compared pairs; ``step`` is the only step among them, if the user chose one.
+    ``step`` is the only step that was compared, if the user chose one.
     """
-    ours, theirs, compared = _own_outputs_of_both(reference, candidate, pairs)
+    (reference, candidate), ours, theirs, compared = outputs
     for at in sorted(ours.keys() | theirs.keys()):
         if step is not None and at != step:
             continue
@@ -58,29 +77,18 @@ def missing_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step
     return None
 
 
-def unanswered_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step: int | None = None) -> str:
+def unanswered_output(outputs: ComparedOutputs, step: int | None = None) -> str:
     """Return a sentence if only one side has the model's own output, so that it was not compared; empty otherwise."""
-    ours, theirs, _ = _own_outputs_of_both(reference, candidate, pairs)
-    steps = {part.step for pair in pairs for part in parts_of(pair.reference)}
-    for side, other, outputs in (("reference", "candidate", ours), ("candidate", "reference", theirs)):
-        for at in sorted(outputs.keys() & steps):
-            if not outputs[at].compared and step in (None, at):
-                name = printable(outputs[at].outputs[0].name)
+    _, ours, theirs, compared = outputs
+    steps = {part.step for part in compared[0]}
+    for side, other, own in (("reference", "candidate", ours), ("candidate", "reference", theirs)):
+        for at in sorted(own.keys() & steps):
+            if not own[at].compared and step in (None, at):
+                name = printable(own[at].outputs[0].name)
                 return (
                     f"the model's own output ({name} of the {side}) was not compared: the {other} has nothing like it"
                 )
     return ""
-
-
-def _own_outputs_of_both(
-    reference: Dump, candidate: Dump, pairs: Sequence[Pair]
-) -> tuple[dict[int, _OwnOutputs], dict[int, _OwnOutputs], tuple[list[Entry], list[Entry]]]:
-    """The model outputs of both sides by step, and all entries that were compared on both sides."""
-    compared = (
-        [part for pair in pairs for part in parts_of(pair.reference)],
-        [part for pair in pairs for part in parts_of(pair.candidate)],
-    )
-    return _by_step(reference, compared[0]), _by_step(candidate, compared[1]), compared
 
 
 def _possible_counterpart(own: _OwnOutputs, other: Dump, compared: Sequence[Entry]) -> tuple[Entry, Entry] | None:
@@ -206,6 +214,8 @@ def unexplained_output(rows: Sequence[Row], alignment: Alignment, *, are_all: bo
     have run before the end. If ``are_all`` is false the user selected some rows, and the last of them stands for the
     model's output.
     """
+    if not any(row.verdict.name == "drifts" for row in rows):
+        return None  # as of most runs, of however many rows
     outputs = [row for row in rows if not (row.is_input or row.is_exact or row.is_gradient) and row.diff is not None]
     if not any(row.verdict.name == "drifts" for row in outputs) or culprits(rows):
         return None  # nothing is off, or culprits() already names where the error begins
@@ -230,7 +240,7 @@ def unexplained_output(rows: Sequence[Row], alignment: Alignment, *, are_all: bo
 
 def unexplained_gradient(rows: Sequence[Row]) -> str | None:
     """Return a sentence if a gradient is further off than precision explains and no backward is wrong by itself."""
-    drifting = (row for row in rows if row.is_gradient and row.verdict.name == "drifts" and not row.is_input)
+    drifting = (row for row in rows if row.verdict.name == "drifts" and row.is_gradient and not row.is_input)
     gradients = [row for row in drifting if row.diff is not None and not row.after_proven_flips]
     if not gradients or culprits(rows):
         return None

@@ -16,6 +16,7 @@ from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.search.final_output import (
     WITHOUT_VALUES,
+    ComparedOutputs,
     empty_output,
     has_values,
     missing_output,
@@ -79,22 +80,29 @@ def _missing_steps(steps: Sequence[int]) -> str:
 
 def doubts_of_pairs(request: Request, dumps: PairedDumps, pairs: Sequence[Pair]) -> Iterator[str]:
     """Doubts about which pairs are compared: the model's own output is missing."""
-    missing = missing_output(dumps.reference, dumps.candidate, pairs, request.step) if request.only is None else None
-    if missing:
+    return doubts_of_outputs(request, compared_outputs(request, dumps, pairs))
+
+
+def compared_outputs(request: Request, dumps: PairedDumps, pairs: Sequence[Pair]) -> ComparedOutputs | None:
+    """The models' own outputs and what was compared of them; None if the user selected tensors."""
+    return ComparedOutputs.of(dumps.reference, dumps.candidate, pairs) if request.only is None else None
+
+
+def doubts_of_outputs(request: Request, outputs: ComparedOutputs | None) -> Iterator[str]:
+    """Doubts about the models' own outputs: one was not compared."""
+    if outputs is not None and (missing := missing_output(outputs, request.step)):
         yield missing
 
 
-def output_not_answered(request: Request, dumps: PairedDumps, rows: Sequence[Row]) -> str:
+def output_not_answered(request: Request, outputs: ComparedOutputs | None) -> str:
     """A sentence if only one side has the model's own output, so that it was not compared; empty if that is a doubt."""
-    pairs = [row.pair for row in rows if row.diff is not None]
-    if request.only is not None or not pairs or any(doubts_of_pairs(request, dumps, pairs)):
+    if outputs is None or not outputs.compared[0] or any(doubts_of_outputs(request, outputs)):
         return ""
-    return unanswered_output(dumps.reference, dumps.candidate, pairs, request.step)
+    return unanswered_output(outputs, request.step)
 
 
 def doubts_of_rows(request: Request, dumps: PairedDumps, rows: Sequence[Row]) -> Iterator[str]:
-    """Doubts that follow from the measured rows."""
-    yield from doubts_of_pairs(request, dumps, [row.pair for row in rows if row.diff is not None])
+    """Doubts that follow from the measured rows, apart from the models' own outputs."""
     is_all = request.only is None
     off = (
         None

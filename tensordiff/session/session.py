@@ -34,7 +34,14 @@ from tensordiff.dump.lint import Finding
 from tensordiff.dump.statistics import common_statistics
 from tensordiff.errors import printable
 from tensordiff.search.outcome import Outcome
-from tensordiff.session.doubts import doubts_of_dumps, doubts_of_pairs, doubts_of_rows, output_not_answered
+from tensordiff.session.doubts import (
+    compared_outputs,
+    doubts_of_dumps,
+    doubts_of_outputs,
+    doubts_of_pairs,
+    doubts_of_rows,
+    output_not_answered,
+)
 from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.quantized import quantization_findings, taken_weights
 from tensordiff.session.request import Request
@@ -236,10 +243,13 @@ class Session:
             measured = tuple(rows)
             coverage = self.coverage(measured)
             doubts = doubts_of_dumps(self.request, self.dumps, coverage)
+            pairs = [row.pair for row in measured if row.diff is not None]
+            outputs = compared_outputs(self.request, self.dumps, pairs)
+            of_outputs = doubts_of_outputs(self.request, outputs)
             of_rows = doubts_of_rows(self.request, self.dumps, measured)
             taken = taken_weights(self.reference) or ""
-            unanswered = output_not_answered(self.request, self.dumps, measured)
-            return Outcome(measured, self.unread, (*doubts, *of_rows), coverage, taken, unanswered)
+            unanswered = output_not_answered(self.request, outputs)
+            return Outcome(measured, self.unread, (*doubts, *of_outputs, *of_rows), coverage, taken, unanswered)
 
     @property
     def unread(self) -> tuple[str, ...]:

@@ -86,6 +86,10 @@ class SlicedDict(MutableMapping[HashT, ValueT]):
         parts = self._parts
         return (parts[hash(key) >> 4 & 63][key] for key in self._keys)
 
+    def items_in_order(self) -> Iterator[tuple[HashT, ValueT]]:
+        """Keys and values, in the order of the keys: as ``items()``, in half the time."""
+        return zip(self._keys, self.in_order(), strict=True)
+
     def release(self) -> None:
         """Empty it."""
         release(*self._parts, self._keys)

@@ -143,13 +143,18 @@ def scan(pairs: Sequence[Sides]) -> Cells:
     firsts, piece = [0], scheduler.PIECE
     for how, ref, cand in pairs:
         size, ours, theirs = ref.size, address(ref), address(cand)
-        for begin in range(0, max(size, 1), piece):
+        if size <= piece:  # as are nearly all
+            table.append((how.address, ours, theirs, size, 0, size, len(sizes)))
+            sizes.append(size)
+            firsts.append(len(sizes))
+            continue
+        for begin in range(0, size, piece):
             ref_at, cand_at = ours + begin * ref.itemsize, theirs + begin * cand.itemsize
             table.append((how.address, ref_at, cand_at, min(piece, size - begin), begin, size, len(sizes)))
             sizes.append(size)
         firsts.append(len(sizes))
     cells = empty_cells(sizes)
-    _scan_table(np.array(table), cells)
+    _scan_table(table, cells)
     return cells if len(sizes) == len(pairs) else _join(cells, firsts, [ref.size for _, ref, _ in pairs])
 
 
@@ -168,7 +173,7 @@ def scan_pieces(sides: Sides, offset: int, whole: int) -> Cells:
         for at in begins
     ]
     cells = empty_cells([whole] * len(table))
-    _scan_table(np.array([(*row, whole, k) for k, row in enumerate(table)]), cells)
+    _scan_table([(*row, whole, k) for k, row in enumerate(table)], cells)
     return cells
 
 
@@ -177,10 +182,10 @@ def join_pieces(pieces: Cells, whole: int) -> Cells:
     return _join(pieces, [0, len(pieces)], [whole])
 
 
-def _scan_table(table: NDArray[np.int64], cells: Cells) -> None:
+def _scan_table(rows: Sequence[tuple[int, ...]], cells: Cells) -> None:
     """Let every core take pieces until none is left; a thread that has not started by then is cancelled."""
-    taken = np.zeros(1, np.int64)
-    elements = int(table[:, 3].sum()) if len(table) else 0
+    taken, table = np.zeros(1, np.int64), np.array(rows, np.int64)
+    elements = sum([row[3] for row in rows])
     library = _library(holds_gil=elements < _WORTH_RELEASING)
     work = library.td_scan, (LEVEL, address(taken), address(table), len(table), address(cells))
     is_shared = len(table) > 1 and elements >= _WORTH_SHARING

@@ -225,8 +225,8 @@ def _profiles(elements: Sequence[int], cells: Cells) -> list[Profile]:
     held = lengths(elements[0]) if len(set(elements)) == 1 else np.array([lengths(n) for n in elements])
     with np.errstate(all="ignore"):
         exact = np.sqrt(squares / held)
-        largest = exact.max(axis=1)
         drawn: list[Profile] = list(exact.astype(np.float32))
-    for k in np.flatnonzero((largest > _MOST_DRAWN) | ((largest > 0) & (largest < _LEAST_DRAWN))).tolist():
-        drawn[k] = exact[k]
+    for k, largest in enumerate(exact.max(axis=1).tolist()):
+        if largest > _MOST_DRAWN or 0 < largest < _LEAST_DRAWN:
+            drawn[k] = exact[k]
     return [row if n >= BUCKETS else row[:n] for n, row in zip(elements, drawn, strict=True)]

@@ -15,6 +15,7 @@ import numpy as np
 
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.files import Buffer, Bytes, in_memory, open_buffer, refuse_beyond_memory, view_buffer
+from tensordiff.dump.readers.torch.layouts import Layouts
 from tensordiff.dump.readers.torch.numpy_values import PickledArray
 from tensordiff.dump.readers.torch.pickle import MAX_PICKLE_BYTES, PickleContents, unpickle
 from tensordiff.dump.readers.torch.tensors import BadPickle, Storage, Tensor, shorten
@@ -64,6 +65,11 @@ class Archive(NamedTuple):
         if values.flags.writeable:
             values.flags.writeable = False
         return values
+
+    def teach(self, layouts: Layouts) -> None:
+        """Have files recognised that are laid out as this one, if it is a zip of one tensor."""
+        if isinstance(self.storages, _ZipStorages) and isinstance(self.value, Tensor):
+            layouts.learn(self.storages.zipped, self.storages.folder, self.value)
 
     def _refuse_beyond_memory(self, tensor: Tensor) -> None:
         """Refuse a tensor for which memory is too small, if it must be copied or is larger than its storage."""

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.files import map_file, open_buffer
+from tensordiff.dump.files import Buffer, map_file, open_buffer, view_buffer
 from tensordiff.dump.folders import DumpPath, FilePart, name_files, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.dump.names import shared_wrapper
 from tensordiff.dump.ranks.joined_tensor import JoinedRanks, RankPart
 from tensordiff.dump.ranks.ranks import join_ranks
-from tensordiff.dump.readers.torch.archive import Archive, is_legacy, open_archive
+from tensordiff.dump.readers.torch.archive import Archive, is_legacy, open_archive, open_archive_bytes
+from tensordiff.dump.readers.torch.layouts import Layouts
 from tensordiff.dump.readers.torch.numpy_values import PickledArray
 from tensordiff.dump.readers.torch.tensors import BadPickle, Tensor, UnreadableTensor, shorten
 from tensordiff.dump.readers.torch.walk import Found, RefusedName, find_tensors, port_of_key
@@ -163,9 +164,15 @@ def _file_entry(folder: str, file: str, name: str) -> Entry:
     return entry(name, TorchFile(folder, file))
 
 
-@dataclass(frozen=True)
+_layouts = Layouts()
+
+
+@dataclass(unsafe_hash=True)
 class TorchFile:
-    """The one tensor of a file, which is opened each time it is used."""
+    """The one tensor of a file, which is opened each time it is used.
+
+    It is not frozen: a frozen one takes twice as long to make, and a folder may hold a hundred thousand.
+    """
 
     folder: str
     file: str
@@ -173,15 +180,27 @@ class TorchFile:
     @cached_property
     def spec(self) -> Spec:
         """Shape and dtype, from the file's pickle."""
-        return self._open()[1].spec
+        buffer = open_buffer(self._path)
+        layout = _layouts.find(buffer)
+        return self._open(buffer)[1].spec if layout is None else layout.spec
 
     def read(self) -> Array:
         """The values; the mapping of the file is released with them."""
-        archive, tensor = self._open()
-        return archive.read(tensor)
+        buffer = open_buffer(path := self._path)
+        layout = _layouts.find(buffer)
+        if layout is not None:
+            return view_buffer(buffer, path, layout.start, layout.spec)
+        archive, tensor = self._open(buffer)
+        values = archive.read(tensor)
+        archive.teach(_layouts)
+        return values
 
-    def _open(self) -> tuple[Archive, Tensor | PickledArray]:
-        archive = open_archive(f"{self.folder}{os.sep}{self.file}")
+    @property
+    def _path(self) -> str:
+        return f"{self.folder}{os.sep}{self.file}"
+
+    def _open(self, buffer: Buffer) -> tuple[Archive, Tensor | PickledArray]:
+        archive = open_archive_bytes(self._path, buffer)
         if isinstance(archive.value, Tensor):
             return archive, archive.value
         tensors = found_in(archive, _stem(self.file))
