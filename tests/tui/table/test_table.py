@@ -126,7 +126,8 @@ async def test_a_filter_that_was_left_does_not_come_back_when_a_thread_has_its_r
         assert pattern is not None
         pane.filter(pattern)
         await run.until(lambda: run.table.how.only is not None)
-        assert (only := run.table.how.only) is not None
+        only = run.table.how.only
+        assert only is not None
         late = pane._Matched(run.table.listing, pattern, only)
         pane.filter(None)
         assert run.table.how.only is None
