@@ -25,6 +25,7 @@ from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
 from tensordiff.errors import printable
+from tensordiff.tui.fields import DialogButton, Field
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.sized_screen import SizedScreen
 from tensordiff.tui.threads import in_thread
@@ -77,8 +78,8 @@ class Dialog(ModalScreen[Answer | None], SizedScreen[Answer | None], Generic[Ans
             yield from self.ask()
             yield Static("", classes="wrong", id="wrong", markup=False)
             with Horizontal():
-                yield Button(f"{self.ACCEPT} (ctrl+s)", id="accept", variant="primary", compact=True)
-                yield Button(f"{self.CANCEL} (esc)", id="cancel", compact=True)
+                yield DialogButton(f"{self.ACCEPT} (ctrl+s)", id="accept", variant="primary", compact=True)
+                yield DialogButton(f"{self.CANCEL} (esc)", id="cancel", compact=True)
 
     def ask(self) -> ComposeResult:
         """The widgets of the question."""
@@ -115,7 +116,7 @@ class Ask(Dialog[str]):
 
     def ask(self) -> ComposeResult:
         """A field."""
-        yield Input(self.text)
+        yield Field(self.text)
         if self.hint:
             yield Static(self.hint, classes="hint", markup=False)
 
@@ -205,7 +206,7 @@ class GoTo(Dialog[int]):
 
     def ask(self) -> ComposeResult:
         """A field, and the matches."""
-        yield Input(placeholder="parts of its name, or the row's number; enter goes there")
+        yield Field(placeholder="parts of its name, or the row's number; enter goes there")
         yield OptionList()
 
     def on_mount(self) -> None:

@@ -11,7 +11,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.screen import Screen
-from textual.widgets import Input, Label, RadioButton, RadioSet
+from textual.widgets import Input, Label, RadioSet
 
 from tensordiff.compare.row import Row
 from tensordiff.report import render_report, write_report
@@ -20,6 +20,7 @@ from tensordiff.search.outcome import Outcome
 from tensordiff.session.session import Session
 from tensordiff.tui.dialogs import Dialog
 from tensordiff.tui.download import download
+from tensordiff.tui.fields import Field, Radio
 from tensordiff.tui.notice import tell
 from tensordiff.tui.permissions import permissions_of
 from tensordiff.tui.side_names import file_name, report_title
@@ -34,15 +35,6 @@ class ExportChoice(NamedTuple):
 
     scope: str
     path: Path
-
-
-class Radio(RadioButton):
-    """A button whose dot is visible only when it is chosen, whatever the colours."""
-
-    @property
-    def BUTTON_INNER(self) -> str:  # type: ignore[override] # noqa: N802 - Textual's name
-        """The dot."""
-        return "●" if self.value else " "
 
 
 class Export(Dialog[ExportChoice]):
@@ -65,7 +57,7 @@ class Export(Dialog[ExportChoice]):
                 for suffix in SUFFIXES:
                     yield Radio(suffix[1:], suffix == ".md")
         yield Label("to" if self.folder else "as a download, called", markup=False)
-        yield Input(_short((self.folder or Path()) / f"{self.named}.md"))
+        yield Field(_short((self.folder or Path()) / f"{self.named}.md"))
 
     def _is_there(self, scope: str) -> bool:
         return scope == "all" or bool(self.marked if scope == "marked" else self.selected)
