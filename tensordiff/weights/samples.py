@@ -100,15 +100,17 @@ def is_telling(values: Floats) -> bool:
 class SampleIndex:
     """Samples of one shape, to find those that may equal a given one without trying each."""
 
-    def __init__(self, samples: Sequence[Floats | None]) -> None:
+    def __init__(self, samples: Sequence[Floats | None], slack: float) -> None:
+        """``slack`` is the relative error that the coarsest dtype of the samples explains."""
+        self._slack = slack
         width = max((_few(one).size for one in samples if one is not None), default=0)
         self._rows = np.array([np.full(width, np.nan) if one is None else _few(one) for one in samples])
         self._rows = self._rows.reshape(len(samples), width)
         self._squares = np.einsum("ij,ij->i", self._rows, self._rows)
 
     def near(self, wanted: Floats, slack: float) -> list[int]:
-        """Positions of samples that may be alike; empty if so many are that values prove nothing."""
-        values = _few(wanted)
+        """Positions of samples that may equal one with this slack; empty if so many may that values prove nothing."""
+        values, slack = _few(wanted), max(slack, self._slack)
         if values.size != self._rows.shape[1]:
             return []
         square = float(values @ values)
