@@ -20,11 +20,11 @@ _ROWS, _COLUMNS = 32, 256
 _SLACK = {"float64": 1e-6, "float32": 1e-6, "float16": 2e-3, "bfloat16": 8e-3}
 _SLACK_FLOAT8 = 0.08
 _SLACK_BITS = {8: 0.03, 6: 0.06, 5: 0.1, 4: 0.2, 3: 0.35, 2: 0.6}
-_OF_SPREAD = 0.5
-_FEW = 256
+_OF_SPREAD = 0.5  # an error this large relative to the standard deviation means other values
+_FEW = 256  # values that represent a sample in the index
 _ROUGHLY = 4.0
 """How much larger the error of a few values may be than that of a whole sample."""
-_MOST_ALIKE = 64
+_MOST_ALIKE = 64  # if more samples may be alike, values prove nothing
 _AT_ONCE = 1 << 20
 
 

@@ -20,8 +20,8 @@ from tensordiff.align.learn.outline import SEPARATORS, Outline
 from tensordiff.dump.model import Entry
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_WRAPPED = 1.2  # what counts against a node that another wraps
-_PASSED_ON = 0.8  # and against one that computes something, where the other does not
+_WRAPPED = 1.2  # subtracted from the score if only one of two nodes is wrapped by another
+_PASSED_ON = 0.8  # subtracted if only one of two nodes computes something
 _CROWD = 24
 """A tensor that so many nodes have is no way to find one of them."""
 Block = tuple[str, int]

@@ -27,9 +27,9 @@ from tensordiff.dump.dtypes import is_integral
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
-_ENOUGH, _MARGIN = 1.0, 0.4
+_ENOUGH, _MARGIN = 1.0, 0.4  # the sum of reasons that a match needs, and its lead over the next best
 _ROUNDS = 12
-_CROWD = 16
+_CROWD = 16  # nodes with a common input; with more, that input says nothing
 _MOST_PAIRS = 20_000
 Tails = tuple[str, str]
 

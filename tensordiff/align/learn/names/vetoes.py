@@ -265,7 +265,7 @@ class Vetoes:
         """Make all rules beat names if the two sides count the same blocks differently."""
         offsets = {(ours[0], theirs[0], theirs[1] - ours[1]) for ours, theirs in blocks.items()}
         clear = {one for one in offsets if one[2] and sum(one[:2] == other[:2] for other in offsets) == 1}
-        clear -= self._offsets_by_name  # rules of the user's count already
+        clear -= self._offsets_by_name  # the user's rules already count so
         if not clear:
             return tuple(rules)
         return tuple(replace(one, beats_names=one.beats_names or _numbering(one.map) in clear) for one in rules)
