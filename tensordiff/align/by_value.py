@@ -126,7 +126,7 @@ class FingerprintIndex:
         size, mean, rms, largest, tolerance = self.numbers.T
         slack = 3 * np.maximum(tolerance, other.tolerance) * other.rms
         is_alike = (size == other.size) & (abs(rms - other.rms) <= slack) & (abs(mean - other.mean) <= slack)
-        # The largest element of a rounded tensor may be off by more than the tensor is on the whole.
+        # Rounding may change the largest element by more than it changes the tensor as a whole.
         is_alike &= abs(largest - other.largest) <= 0.05 * other.largest
         yield from (self.fingerprints[int(k)] for k in np.flatnonzero(is_alike))
 

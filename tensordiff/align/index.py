@@ -28,7 +28,7 @@ Key = tuple[str, str, int]
 """Canonical layer, port, step."""
 
 
-def apart(layer: str) -> str:
+def distinct_layer_name(layer: str) -> str:
     """The canonical name of a layer that shares its name with a different tensor of the other side."""
     return f"{layer} (another tensor)"
 
@@ -51,7 +51,7 @@ class Index:
     def canonical(self, entry: Entry) -> str:
         """The canonical name of an entry's layer."""
         if entry.layer in self.namesakes:
-            return apart(entry.layer)
+            return distinct_layer_name(entry.layer)
         return self.rules.canonical(entry.layer, self.side, entry.origin and entry.origin.module_class)
 
     @cached_property
@@ -61,7 +61,11 @@ class Index:
         rewrite = self.rules.rewriter(self.side)
         for entry in self.dump.entries:
             _, layer, port, _, step, _, origin = entry
-            name = apart(layer) if layer in self.namesakes else rewrite(layer, origin and origin.module_class)
+            name = (
+                distinct_layer_name(layer)
+                if layer in self.namesakes
+                else rewrite(layer, origin and origin.module_class)
+            )
             key = name, "output" if port == "output_0" else port, step
             if (calls := by_name.get(key)) is None:
                 by_name[key] = [entry]

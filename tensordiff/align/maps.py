@@ -52,7 +52,7 @@ def resolve_map(
         for numbers in _numbers(ours, theirs, reference, candidate, step):
             if rule.needs and not _has_any((reference, candidate), rule.needs, numbers, step):
                 continue
-            # The candidate's first: in most maps it is the one name that the dump does not have.
+            # The candidate's first: in most maps that fail, it is the name that is missing.
             c = _resolved(candidate, theirs, numbers, step)
             r = _resolved(reference, ours, numbers, step) if c is not None else None
             if r is not None and c is not None:
@@ -65,7 +65,7 @@ def _has_any(sides: Iterable[Index], wanted: Iterable[str], numbers: Numbers, st
 
 
 def _resolved(side: Index, expression: Expression, numbers: Numbers, step: int) -> Entry | None:
-    if isinstance(expression, Name):  # most are, and there may be very many
+    if isinstance(expression, Name):  # the usual case, and there may be very many
         return side.find(filled(expression.text, numbers), step)
     return side.resolve(bind(expression, numbers), step)
 

@@ -60,7 +60,7 @@ class Pair:
         Views that follow from shapes are added by measuring.
         """
         if type(self.reference.stored) not in _MADE_OF_OTHERS and type(self.candidate.stored) not in _MADE_OF_OTHERS:
-            return []  # nearly all, and there may be very many
+            return []  # the usual case, and there may be very many
         reference, candidate = (view_on(side) or ranks_of(side) for side in (self.reference, self.candidate))
         if not reference and not candidate:
             return []
@@ -318,7 +318,7 @@ def _is_whole_orphan(matcher: _Matcher, entry: Entry) -> bool:
 
 def _pair_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
     """Pair calls by number; a single call with the last fitting one of the other side. Inputs must always fit."""
-    if len(calls) == len(others) == 1 and not calls[0].is_input:  # most are so, and there may be very many
+    if len(calls) == len(others) == 1 and not calls[0].is_input:  # the usual case, and there may be very many
         return ((calls[0], others[0]),)
     has_duplicates = have_duplicate_calls(calls) or have_duplicate_calls(others)
     pairs = _by_spelling(calls, others) if has_duplicates else _by_number(calls, others)

@@ -32,6 +32,7 @@ from tensordiff.dump.model import Entry
 from tensordiff.errors import DumpError
 
 _NAME = re.compile(r"(.*)/(op|fn)_(\d+)_([^/]*)", re.DOTALL)
+# Costs of an alignment; the two operations of a pair with a cost of 2 or more are cheaper left unpaired.
 _UNPAIRED = 1.0
 _OTHER_NAME, _OTHER_KIND, _REPLACED, _OTHER_SHAPE, _OTHER_VALUES = 1.2, 1.3, 1.7, 0.9, 0.4
 _VIEWS = frozenset({

@@ -416,7 +416,7 @@ class _SuggestionSet(NamedTuple):
         each other's tensors and come after everything that proves it, as those of two swapped projections do.
         """
         group = self.groups.get(general, [])
-        is_sure = len(group) > 1 or "{i}" in general[1]  # another count of the layers is a guess from one alone
+        is_sure = len(group) > 1 or "{i}" in general[1]  # from one layer alone, another numbering is only a guess
         if not is_sure or not placeholders(parse(general[0])):
             return None
         proven = {(r.name, r.step) for r, _ in _pairs_of(group, *self.sides)}

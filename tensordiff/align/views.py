@@ -68,7 +68,7 @@ def broadcast(reference: Shape, candidate: Shape) -> Views | None:
     if len(reference) != len(candidate) or len(reference) < 2 or reference[1:] != candidate[1:]:
         return None
     if 1 not in (reference[0], candidate[0]) or 0 in (reference[0], candidate[0]):
-        return None  # one row for no rows at all says nothing of it
+        return None  # an empty batch shares no row
     whole = (max(reference[0], candidate[0]), *reference[1:])
     ours, theirs = (() if shape == whole else ("broadcast 0",) for shape in (reference, candidate))
     return Views(whole, ours, theirs)

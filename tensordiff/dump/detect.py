@@ -8,7 +8,7 @@ folder of folders ``0``, ``1``, … holds the steps of one run.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,11 +147,18 @@ def _with_leftovers(at: DumpPath, dump: Dump, taken: Collection[str]) -> Dump:
     return replace(dump, problems=dump.problems + left) if left else dump
 
 
-def _open_steps(at: DumpPath) -> Dump | None:
-    """Open folders ``0`` or ``step_0``, each a dump, as the steps of one run.
+def _open_below(at: DumpPath, name: str, otherwise: Callable[[DumpPath], Dump | None]) -> Dump | DumpError | None:
+    """Open a subfolder with a reader, or else with ``otherwise``; an error is returned, so that others can be tried."""
+    below = DumpPath(at.path / name)
+    try:
+        dump = _ask_readers(below)
+        return otherwise(below) if dump is None else dump
+    except DumpError as error:
+        return error
 
-    A step that cannot be opened is a problem.
-    """
+
+def _open_steps(at: DumpPath) -> Dump | None:
+    """Open folders ``0`` or ``step_0`` as the steps of one run; a step that cannot be opened is a problem."""
     if not at.is_folder:
         return None
     folders, duplicates = _step_folders(at)
@@ -159,19 +166,15 @@ def _open_steps(at: DumpPath) -> Dump | None:
     unread: list[Problem] = []
     errors: list[DumpError] = []
     for step, name in folders.items():
-        below = DumpPath(at.path / name)
-        try:
-            dump = _ask_readers(below)
-            dump = _open_ranks(below) if dump is None else dump
-        except DumpError as error:
-            errors.append(error)
-            unread.append(_broken_folder(name, error))
+        opened = _open_below(at, name, _open_ranks)
+        if isinstance(opened, Dump):
+            dumps[step] = opened
+        elif opened is None:
+            why = "holds no tensors we know, though the other steps do; capture it again, or remove it"
+            unread.append(Problem(name, why, is_unread=True))
         else:
-            if dump is None:
-                why = "holds no tensors we know, though the other steps do; capture it again, or remove it"
-                unread.append(Problem(name, why, is_unread=True))
-            else:
-                dumps[step] = dump
+            errors.append(opened)
+            unread.append(_broken_folder(name, opened))
     if not dumps:
         if errors:
             raise errors[0]
@@ -199,12 +202,9 @@ def _open_ranks(at: DumpPath) -> Dump | None:
     first: Dump | None = None
     ordered = True
     for name, match in matches.items():
-        below = DumpPath(at.path / name)
-        try:
-            dump = _ask_readers(below)
-            dump = _open_steps(below) if dump is None else dump
-        except DumpError as error:
-            problems.append(_broken_folder(name, error))
+        dump = _open_below(at, name, _open_steps)
+        if isinstance(dump, DumpError):
+            problems.append(_broken_folder(name, dump))
             continue
         if dump is None:
             problems.append(Problem(name, "holds no tensors we know, though other ranks may; look into it", True))

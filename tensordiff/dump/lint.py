@@ -125,7 +125,7 @@ def _count_phrase(names: Sequence[str], one: str, many: str) -> str:
 
 # Numbered modules that run one after the other, unlike experts or shards.
 _BLOCK = re.compile(r"(?:layers?|blocks?|(?:^|\.)h)\.(\d{1,9})$")
-# What depends only on positions is the same in every block.
+# Tensors that depend only on positions are the same in every block.
 _SAME_IN_ALL_BLOCKS = re.compile(r"rotary|rope|position|mask|alibi|relative", re.I)
 # Tensors that are often all zero: masks that hide nothing, positions, ids, empty caches.
 _OFTEN_ZERO = re.compile(r"mask|bias|alibi|position|cache|past|ids?$|types?$|ind(ex|ices)|len|offset|step", re.I)
@@ -237,7 +237,7 @@ def chunks(array: Array) -> Iterator[Array]:
 def overflows(part: Array) -> int:
     """How many elements are +inf; for complex numbers, how many are infinite in any way."""
     infinite = np.isinf(part)
-    with np.errstate(invalid="ignore"):  # some types warn where a NaN is compared
+    with np.errstate(invalid="ignore"):  # some dtypes warn when a NaN is compared
         return int(np.count_nonzero(infinite if part.dtype.kind == "c" else infinite & (part > 0)))
 
 

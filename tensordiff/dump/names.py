@@ -65,7 +65,7 @@ _BACKWARD_ROOT = BACKWARD + _ROOT
 
 def is_backward(layer: str) -> bool:
     """Whether a layer is the backward pass of a module."""
-    # Asked many times of every row, and nearly always no: the first comparison decides.
+    # Called many times for every row, nearly always with the answer no, which the first comparison gives.
     return layer.startswith(_BACKWARD_ROOT) and (layer == _BACKWARD_ROOT or layer.startswith(f"{_BACKWARD_ROOT}."))
 
 

@@ -113,12 +113,12 @@ def _summary(values: Array, names: tuple[str, ...]) -> list[float]:
 def as_statistics(dump: Dump, names: tuple[str, ...], coarse: DType = DTYPES["float32"]) -> Dump:
     """A dump viewed through these statistics. It must hold all of them, or values."""
 
-    def seen(item: Entry) -> StoredTensor:
+    def summarized(item: Entry) -> StoredTensor:
         if isinstance(item.stored, StatisticsTensor):
             return item.stored._replace(names=names)
         return item.stored if isinstance(item.stored, SampleTensor) else SummaryTensor(item.stored, names, coarse)
 
-    entries = tuple(e._replace(stored=seen(e)) for e in dump.entries)
+    entries = tuple(e._replace(stored=summarized(e)) for e in dump.entries)
     return replace(dump, entries=entries, statistics=names, is_summarized=dump.is_summarized or not dump.statistics)
 
 

@@ -287,7 +287,7 @@ def _for_regex(token: str) -> str:
     """Translate a token of ``re`` into what ``regex`` understands the same way."""
     if token == "{":  # noqa: S105 - which else begins a fuzzy match
         return r"\{"
-    if token.startswith("[^"):  # of two negated sets as alternatives, regex would make one
+    if token.startswith("[^"):  # regex would merge two negated sets that are alternatives
         begin = "[\\" if token[2] == "^" else "["
         return f"(?:(?!{begin}{token[2:]})(?s:.))"
     return token

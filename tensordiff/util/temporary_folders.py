@@ -64,7 +64,7 @@ def remove_temporary_folder(path: Path) -> None:
     with suppress(OSError):  # it is gone already
         status = path.lstat()
         if stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) == (identity.device, identity.inode):
-            shutil.rmtree(path, ignore_errors=True)  # at the end of a process nobody can act on a failure
+            shutil.rmtree(path, ignore_errors=True)  # when a process ends, nobody can act on a failure
     _folders.pop(path, None)
 
 

@@ -165,10 +165,10 @@ class WeightsComparison:
                 yield self._row(pair)
         for item in self.pairing.missing:
             if self._is_chosen(item.title):
-                yield self._alone(item, "missing")
+                yield self._unpaired_row(item, "missing")
         for item in self.pairing.unexpected:
             if self._is_chosen(item.title):
-                yield self._alone(item, "unexpected")
+                yield self._unpaired_row(item, "unexpected")
 
     def outcome(self, rows: Iterable[ParameterRow]) -> WeightsOutcome:
         """The outcome of the rows."""
@@ -204,13 +204,13 @@ class WeightsComparison:
     def _row(self, pair: ParameterPair) -> ParameterRow:
         before = count_losses()
         try:
-            row = self._measured(pair)
+            row = self._measured_row(pair)
             raise_losses(before, pair.name)
         except (DumpError, AlignError) as error:
-            return self._about(pair, "unknown", str(error))
+            return self._row_of(pair, "unknown", str(error))
         return row
 
-    def _about(self, pair: ParameterPair, verdict: WeightVerdict, why: str, **more: object) -> ParameterRow:
+    def _row_of(self, pair: ParameterPair, verdict: WeightVerdict, why: str, **more: object) -> ParameterRow:
         sides = pair.reference, pair.candidate
         return ParameterRow(
             name=pair.name, verdict=verdict, why=why, reference=sides[0].label, candidate=sides[1].label,
@@ -218,9 +218,9 @@ class WeightsComparison:
             shape=sides[0].stored.spec.shape, **more,  # type: ignore[arg-type]
         )  # fmt: skip
 
-    def _measured(self, pair: ParameterPair) -> ParameterRow:
+    def _measured_row(self, pair: ParameterPair) -> ParameterRow:
         if pair.mismatch:
-            return self._about(pair, "diverges", pair.mismatch, hint=self._hint_of_shapes(pair))
+            return self._row_of(pair, "diverges", pair.mismatch, hint=self._hint_of_shapes(pair))
         limits = self.limits.for_pair(pair.name, "output")
         measured = measure_pair(pair.reference.stored, pair.candidate.stored, limits.tolerance)
         diff = measured.diff
@@ -231,26 +231,26 @@ class WeightsComparison:
             broken, explained = None, measured.explained
         if explained is None:
             if pair.is_tied:
-                return self._about(pair, *self._untied(pair), diff=diff)
+                return self._row_of(pair, *self._untied_verdict(pair), diff=diff)
             hint = None if diff.apart else self._hint(pair)
-            return self._about(pair, "diverges", broken or _how_far(diff), diff=diff, hint=hint)
-        return self._agreeing(pair, diff, explained)
+            return self._row_of(pair, "diverges", broken or _difference_text(diff), diff=diff, hint=hint)
+        return self._agreeing_row(pair, diff, explained)
 
-    def _agreeing(self, pair: ParameterPair, diff: Diff, explained: str) -> ParameterRow:
+    def _agreeing_row(self, pair: ParameterPair, diff: Diff, explained: str) -> ParameterRow:
         """The row of a pair whose common part is equal; rows that only one side has may still be a finding."""
         for side in (pair.reference, pair.candidate):
             if replicas_differ(side):
-                return self._about(pair, "diverges", "devices that should hold the same do not", diff=diff)
+                return self._row_of(pair, "diverges", "devices that should hold the same do not", diff=diff)
         if pair.extra_rows:
             hint = _extra_rows(pair)
             if hint is not None:
-                return self._about(pair, "diverges", f"{explained}; {hint.sentence}", diff=diff, hint=hint)
+                return self._row_of(pair, "diverges", f"{explained}; {hint.sentence}", diff=diff, hint=hint)
             padding = f"padded by {abs(pair.extra_rows)} rows of zeros"
-            return self._about(pair, "agrees", f"{explained}; {padding}", diff=diff)
+            return self._row_of(pair, "agrees", f"{explained}; {padding}", diff=diff)
         text = f"{explained}; tied to the embedding" if pair.is_tied else explained
-        return self._about(pair, "agrees", text, diff=diff)
+        return self._row_of(pair, "agrees", text, diff=diff)
 
-    def _untied(self, pair: ParameterPair) -> tuple[WeightVerdict, str]:
+    def _untied_verdict(self, pair: ParameterPair) -> tuple[WeightVerdict, str]:
         is_missing = "tied" in pair.candidate.views
         where = "candidate" if is_missing else "reference"
         why = f"the {where} has none, and its embedding, which would be used for it, differs"
@@ -288,7 +288,7 @@ class WeightsComparison:
                 return Hint(kind, f"{left}; the first {rows} are equal", {"rows": abs(a[0] - b[0])})
         return None
 
-    def _alone(self, item: Parameter, verdict: WeightVerdict) -> ParameterRow:
+    def _unpaired_row(self, item: Parameter, verdict: WeightVerdict) -> ParameterRow:
         is_missing = verdict == "missing"
         other = self._finders[1 if is_missing else 0].holding(item.stored)
         text = "is not in the candidate" if is_missing else "is not in the reference"
@@ -312,7 +312,7 @@ def type_of(stored: StoredTensor) -> str:
     return quantization.name if quantization else name_of(stored.spec.dtype)
 
 
-def _how_far(diff: Diff) -> str:
+def _difference_text(diff: Diff) -> str:
     if diff.apart:
         return f"NaN or infinite on one side, in {diff.apart} of {diff.elements} elements"
     return f"rel_l2 {diff.rel_l2:.3g}, largest |Δ| {diff.max_abs:.3g} at {list(diff.max_abs_index or ())}"

@@ -101,10 +101,10 @@ def replicas_differ(side: SideView) -> bool:
 def with_conventions(pairs: Sequence[ParameterPair], is_permuted: bool) -> list[ParameterPair]:
     """Pairs viewed by the layouts that their checkpoints use throughout."""
     viewed = with_transposition(pairs)
-    return _norms(_rope_rows(viewed)) if is_permuted else viewed
+    return _with_shifted_norms(_with_rope_order(viewed)) if is_permuted else viewed
 
 
-def _norms(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
+def _with_shifted_norms(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
     """Subtract the 1 that GGUF adds to Gemma's norms (its code adds it, too): all norms have it, or none."""
     norms = [
         k for k, pair in enumerate(pairs) if _NORM.search(pair.name) and len(pair.reference.stored.spec.shape) == 1
@@ -134,7 +134,7 @@ def _is_one_more(pair: ParameterPair) -> bool:
 # --- rope ----------------------------------------------------------------------------------------
 
 
-def _rope_rows(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
+def _with_rope_order(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
     """Reorder rope's rows as most layers need it: GGUF and Llama's original code interleave the halves."""
     votes: Counter[tuple[str, str, int]] = Counter()
     counts: Counter[str] = Counter()

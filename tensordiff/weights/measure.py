@@ -24,9 +24,9 @@ from tensordiff.weights.quantization import HALF_SMALLEST_STEP, UNIT_ROUNDOFF, Q
 from tensordiff.weights.samples import slack_of_bits
 from tensordiff.weights.views import BLOCK_ELEMENTS, read_rows, row_ranges
 
-_ROUNDED_TWICE = 1 + 2.0**-6
-_LAST_BITS = 4.0
-_SUPERBLOCK = 256
+_ROUNDED_TWICE = 1 + 2.0**-6  # a margin for values that were rounded to an intermediate dtype first
+_LAST_BITS = 4.0  # unit roundoffs by which equal float32 computations may differ
+_SUPERBLOCK = 256  # elements that share the scale of a block's scales
 _FAR_STEPS = 3.0
 """No element of a quantized tensor is off by so many steps, however its scales were chosen."""
 _INFINITE: dict[str, np.unsignedinteger[Any]] = {

@@ -214,10 +214,10 @@ class _Matcher:
         ours, theirs = self.reference[:_MOST_BY_VALUE], self.candidate[:_MOST_BY_VALUE]
         if not ours or not theirs:
             return
-        holders = _Holders(theirs)
+        index = _ValueIndex(theirs)
         taken: set[int] = set()
         for item in ours:
-            equal = [other for other in holders.near(item) if id(other) not in taken and hold_the_same(item, other)]
+            equal = [other for other in index.near(item) if id(other) not in taken and hold_the_same(item, other)]
             same_numbers = [other for other in equal if _numbers(other) == _numbers(item)] or equal
             if len(same_numbers) == 1:
                 taken.add(id(same_numbers[0]))
@@ -284,7 +284,7 @@ def _as_dump(items: Iterable[Parameter], by_id: dict[int, Parameter]) -> Dump:
     return Dump(Path(), "", tuple(entries), False)
 
 
-class _Holders:
+class _ValueIndex:
     """Parameters of one side, by their values, as they are and transposed."""
 
     def __init__(self, items: Sequence[Parameter]) -> None:
@@ -294,7 +294,7 @@ class _Holders:
             self._views[shape].append((item, item.stored))
             if len(shape) == 2:
                 self._views[shape[::-1]].append((item, Transposed(item.stored)))
-        self._indexes: dict[tuple[int, ...], tuple[SampleIndex, float]] = {}
+        self._indexes: dict[tuple[int, ...], SampleIndex] = {}
 
     def near(self, item: Parameter) -> list[Parameter]:
         """Those that may hold the same values, each once."""
@@ -305,9 +305,8 @@ class _Holders:
             return []
         if shape not in self._indexes:
             coarsest = max(slack_of(stored) for _, stored in views)
-            self._indexes[shape] = SampleIndex([sample_or_none(stored) for _, stored in views]), coarsest
-        index, slack = self._indexes[shape]
-        holders = (views[k][0] for k in index.near(wanted, max(slack, slack_of(item.stored))))
+            self._indexes[shape] = SampleIndex([sample_or_none(stored) for _, stored in views], coarsest)
+        holders = (views[k][0] for k in self._indexes[shape].near(wanted, slack_of(item.stored)))
         return list({id(other): other for other in holders}.values())
 
 
@@ -352,7 +351,12 @@ def _fusions(parts_of: Sequence[Parameter], wholes: Sequence[Parameter]) -> Iter
             if len(parts) < len(names):
                 continue
             kinds = (item.kind, "") if item.kind == "weight" else (item.kind,)
-            near = [w for kind in kinds for w in free[_numbers(item), kind] if id(w) not in taken and _holds(w, parts)]
+            near = [
+                w
+                for kind in kinds
+                for w in free[_numbers(item), kind]
+                if id(w) not in taken and _has_room_for(w, parts)
+            ]
             named = _OF_ATTENTION if len(names) == 3 else _OF_GATE
             near = [w for w in near if named.search(w.canonical)] or near
             if len(near) == 1:
@@ -360,7 +364,7 @@ def _fusions(parts_of: Sequence[Parameter], wholes: Sequence[Parameter]) -> Iter
                 yield parts, near[0]
 
 
-def _holds(whole: Parameter, parts: Sequence[Parameter]) -> bool:
+def _has_room_for(whole: Parameter, parts: Sequence[Parameter]) -> bool:
     """Whether a parameter has as many rows as its parts together; for a ``Conv1D``, as many columns."""
     shape, first = whole.spec.shape, parts[0].spec.shape
     if any(len(part.spec.shape) != len(first) or part.spec.shape[1:] != first[1:] for part in parts):

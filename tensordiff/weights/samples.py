@@ -20,11 +20,11 @@ _ROWS, _COLUMNS = 32, 256
 _SLACK = {"float64": 1e-6, "float32": 1e-6, "float16": 2e-3, "bfloat16": 8e-3}
 _SLACK_FLOAT8 = 0.08
 _SLACK_BITS = {8: 0.03, 6: 0.06, 5: 0.1, 4: 0.2, 3: 0.35, 2: 0.6}
-_OF_SPREAD = 0.5
-_FEW = 256
+_OF_SPREAD = 0.5  # an error this large relative to the standard deviation means other values
+_FEW = 256  # values that represent a sample in the index
 _ROUGHLY = 4.0
 """How much larger the error of a few values may be than that of a whole sample."""
-_MOST_ALIKE = 64
+_MOST_ALIKE = 64  # if more samples may be alike, values prove nothing
 _AT_ONCE = 1 << 20
 
 
@@ -100,15 +100,17 @@ def is_telling(values: Floats) -> bool:
 class SampleIndex:
     """Samples of one shape, to find those that may equal a given one without trying each."""
 
-    def __init__(self, samples: Sequence[Floats | None]) -> None:
+    def __init__(self, samples: Sequence[Floats | None], slack: float) -> None:
+        """``slack`` is the relative error that the coarsest dtype of the samples explains."""
+        self._slack = slack
         width = max((_few(one).size for one in samples if one is not None), default=0)
         self._rows = np.array([np.full(width, np.nan) if one is None else _few(one) for one in samples])
         self._rows = self._rows.reshape(len(samples), width)
         self._squares = np.einsum("ij,ij->i", self._rows, self._rows)
 
     def near(self, wanted: Floats, slack: float) -> list[int]:
-        """Positions of samples that may be alike; empty if so many are that values prove nothing."""
-        values = _few(wanted)
+        """Positions of samples that may equal one with this slack; empty if so many may that values prove nothing."""
+        values, slack = _few(wanted), max(slack, self._slack)
         if values.size != self._rows.shape[1]:
             return []
         square = float(values @ values)

@@ -106,17 +106,17 @@ def _deinterleave(_: Call, after: Spec, x: Array) -> Array:
 def _elementwise(combine: Callable[[Array, Array], Array]) -> _Evaluator:
     """A function of two tensors, applied from the left to any number of them."""
 
-    def do(_: Call, after: Spec, *tensors: Array) -> Array:
+    def evaluator(_: Call, after: Spec, *tensors: Array) -> Array:
         return np.asarray(reduce(combine, (tensor.astype(after.dtype, copy=False) for tensor in tensors)))
 
-    return do
+    return evaluator
 
 
 def _activation(function: Callable[[Array], Array]) -> _Evaluator:
-    def do(_: Call, after: Spec, x: Array) -> Array:
+    def evaluator(_: Call, after: Spec, x: Array) -> Array:
         return np.asarray(function(x.astype(after.dtype, copy=False)), dtype=after.dtype)
 
-    return do
+    return evaluator
 
 
 def _scale(call: Call, after: Spec, x: Array) -> Array:

@@ -162,7 +162,7 @@ class Evidence:
 
     reference: Side
     candidate: Side
-    prints: tuple[list[Fingerprint], list[Fingerprint]]
+    fingerprints: tuple[list[Fingerprint], list[Fingerprint]]
     """The fingerprints of both sides."""
     classes: list[ValueClass]
     """All classes."""
@@ -192,21 +192,21 @@ class Evidence:
                 classes.append(ValueClass(one.head, False, (one.members[0], other.members[1]), min(alike, 0.999)))
             elif id(one) not in absorbed:
                 classes.append(one)
-        return Evidence(self.reference, self.candidate, self.prints, classes)
+        return Evidence(self.reference, self.candidate, self.fingerprints, classes)
 
     @cached_property
-    def of_entry(self) -> dict[int, ValueClass]:
+    def class_of(self) -> dict[int, ValueClass]:
         """The class of each entry that was read, by its id."""
         return {id(item.entry): one for one in self.classes for some in one.members for item in some}
 
     def is_same(self, reference: Entry, candidate: Entry) -> bool:
         """Whether two entries are the same tensor, or probably are."""
-        one = self.of_entry.get(id(reference))
-        return one is not None and not one.is_weak and one is self.of_entry.get(id(candidate))
+        one = self.class_of.get(id(reference))
+        return one is not None and not one.is_weak and one is self.class_of.get(id(candidate))
 
     def are_different(self, reference: Entry, candidate: Entry) -> bool:
         """Whether two entries are proven to be different tensors: each was found elsewhere on the other side."""
-        ours, theirs = self.of_entry.get(id(reference)), self.of_entry.get(id(candidate))
+        ours, theirs = self.class_of.get(id(reference)), self.class_of.get(id(candidate))
         if ours is None or theirs is None or ours is theirs:
             return False
         return (ours.is_shared and not ours.is_weak) or (theirs.is_shared and not theirs.is_weak)
@@ -216,40 +216,40 @@ class Evidence:
 
         No bug makes both members of a wrong pair right.
         """
-        ours, theirs = self.of_entry.get(id(reference)), self.of_entry.get(id(candidate))
+        ours, theirs = self.class_of.get(id(reference)), self.class_of.get(id(candidate))
         return ours is not None and theirs is not None and ours is not theirs and ours.is_proof and theirs.is_proof
 
     def view(self, reference: Entry, candidate: Entry) -> str | None:
         """The view of the reference under which two entries of one class are equal; empty if none is needed."""
-        ours, theirs = (self._print_of.get(id(entry)) for entry in (reference, candidate))
+        ours, theirs = (self._fingerprint_of.get(id(entry)) for entry in (reference, candidate))
         if ours is None or theirs is None:
             return None
-        alike = self.of_entry[id(reference)].likeness
+        alike = self.class_of[id(reference)].likeness
         return view_between(ours, theirs) if alike == 1.0 else likely_view(ours, theirs, _STILL_ALIKE * alike)
 
-    def print_of(self, entry: Entry) -> Fingerprint | None:
+    def fingerprint_of(self, entry: Entry) -> Fingerprint | None:
         """The fingerprint of an entry, if it was read."""
-        return self._print_of.get(id(entry))
+        return self._fingerprint_of.get(id(entry))
 
     @cached_property
-    def _print_of(self) -> dict[int, Fingerprint]:
-        return {id(item.entry): item for some in self.prints for item in some}
+    def _fingerprint_of(self) -> dict[int, Fingerprint]:
+        return {id(item.entry): item for some in self.fingerprints for item in some}
 
     def counterpart(self, entry: Entry, side: int) -> Fingerprint | None:
         """The equal or probably equal tensor of a side, for an entry of the other; an output if there is one."""
-        one = self.of_entry.get(id(entry))
+        one = self.class_of.get(id(entry))
         members = one.members[side] if one is not None and not one.is_weak else []
         return min(members, key=lambda item: item.entry.is_input, default=None)
 
     def is_proven(self, reference: Entry, candidate: Entry) -> bool:
         """Whether two entries are equal, and not by chance."""
-        return self.is_same(reference, candidate) and self.of_entry[id(reference)].likeness == 1.0
+        return self.is_same(reference, candidate) and self.class_of[id(reference)].likeness == 1.0
 
 
-def _classes(prints: tuple[list[Fingerprint], list[Fingerprint]]) -> list[ValueClass]:
+def _classes(fingerprints: tuple[list[Fingerprint], list[Fingerprint]]) -> list[ValueClass]:
     made: list[ValueClass] = []
     by_size: dict[tuple[int, bool], _SortedClasses] = defaultdict(_SortedClasses)
-    for side, some in enumerate(prints):
+    for side, some in enumerate(fingerprints):
         for item in some:
             group = by_size[item.size, item.tolerance == 0.0]
             value_class = group.nearest(item)

@@ -168,16 +168,18 @@ class Generalizer:
     def _generalize(self, group: list[LearnedPair]) -> Iterator[GeneralRule]:
         names = len(self._outline(group[0].reference.parts[0], 0).numbers)
         if not names and not any(self._outline(part, 1).numbers for part in group[0].candidate.parts):
-            yield from (self._single(pair) for pair in group)
+            yield from (self._single_rule(pair) for pair in group)
             return
         points = [(self._coordinates(p.reference, 0), self._coordinates(p.candidate, 1)) for p in group]
         functions = None if self._is_of_several_blocks(group) else self._functions(group, points, names)
         if functions is None:
-            yield from (self._single(pair) for pair in group if pair.is_proven or (not names and self._is_likely(pair)))
+            yield from (
+                self._single_rule(pair) for pair in group if pair.is_proven or (not names and self._is_likely(pair))
+            )
             return
         count = len(points[0][0])
-        sides = [self._written(group[0].reference, 0, functions[:count])]
-        sides.append(self._written(group[0].candidate, 1, functions[count:]))
+        sides = [self._expression_text(group[0].reference, 0, functions[:count])]
+        sides.append(self._expression_text(group[0].candidate, 1, functions[count:]))
         yield GeneralRule(sides[0], sides[1], tuple(group))
 
     def _is_likely(self, pair: LearnedPair) -> bool:
@@ -195,15 +197,15 @@ class Generalizer:
                 return True
         return False
 
-    def singles(self, rule: GeneralRule) -> list[GeneralRule]:
+    def single_rules(self, rule: GeneralRule) -> list[GeneralRule]:
         """The proven pairs of a rule that does not hold for others, each as a rule for itself."""
-        return [self._single(pair) for pair in rule.proven]
+        return [self._single_rule(pair) for pair in rule.proven]
 
-    def _single(self, pair: LearnedPair) -> GeneralRule:
+    def _single_rule(self, pair: LearnedPair) -> GeneralRule:
         texts = []
         for side, formula in enumerate((pair.reference, pair.candidate)):
             numbers = [Affine(None, 1, n) for n in self._coordinates(formula, side)]
-            texts.append(self._written(formula, side, numbers))
+            texts.append(self._expression_text(formula, side, numbers))
         return GeneralRule(texts[0], texts[1], (pair,), is_general=False)
 
     def _functions(
@@ -264,7 +266,7 @@ class Generalizer:
             return Affine("i", assumed[0], column[0] - assumed[0] * columns[0][0])
         return Affine(None, 1, column[0])
 
-    def _written(self, formula: Formula, side: int, functions: Sequence[Affine]) -> str:
+    def _expression_text(self, formula: Formula, side: int, functions: Sequence[Affine]) -> str:
         texts, at = [], 0
         for part in formula.parts:
             outline = self._outline(part, side)

@@ -74,12 +74,15 @@ class _Learner:
                 self._proven[id(ours)], self._proven[id(theirs)] = theirs, ours
         generalizer = Generalizer(self.matches.evidence, pairs)
         rules = [
-            one for rule in generalizer.rules() for one in ([rule] if self._holds(rule) else generalizer.singles(rule))
+            one
+            for rule in generalizer.rules()
+            for one in ([rule] if self._holds(rule) else generalizer.single_rules(rule))
         ]
         made = (self._rule(rule, arrangements) for rule in dict.fromkeys(rules))
         return Learned(self.vetoes.with_numbering(made, self.matches.blocks()), tuple(self._namesakes))
 
-    def _pairs(self) -> Iterator[LearnedPair]:
+    def _match_nodes(self) -> None:
+        """Match nodes by value, then by name unless values refute it, by likely equal values, and by structure."""
         matches = self.matches
         named = list(self._named_nodes(matches))
         matches.match_by_value(named)
@@ -96,20 +99,25 @@ class _Learner:
         )
         matches.match_by_value(named)
         Structure(matches).match_all()
+
+    def _pairs(self) -> Iterator[LearnedPair]:
+        """The pairs of tensors, each kind on what the earlier ones left."""
+        self._match_nodes()
+        matches = self.matches
         ports = PortPairs(matches)
         yield from ports.pair_all()
         laid_out = pairs_in_layout(matches, ports.pairs, ports.used)
         yield from laid_out
-        ports.used |= {id(entry) for pair in laid_out for one in pair[:2] for entry in one.parts}
+        ports.used |= _part_ids(laid_out)
         fused = FusedPairs(matches, ports.used | self._named)
         whole = list(fused.pairs())
         last = list(RemainingParts(matches, fused.used).pairs(whole))
         fused.used |= {id(one.parts[0]) for pair in last for one in pair[:2] if one.template == "{0}"}
         whole += [*last, *fused.likely_concatenations()]
         yield from whole
-        ports.used |= fused.used | {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
+        ports.used |= fused.used | _part_ids(whole)
         yield from ports.pair_across()
-        fused.used |= ports.used - {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
+        fused.used |= ports.used - _part_ids(whole)
         rest = list(fused.pairs_of_remaining())
         tokens = list(fused.likely_tokens())
         yield from (*rest, *tokens)
@@ -129,7 +137,7 @@ class _Learner:
 
     def _look_at_namesakes(self, named: list[tuple[Node, Node]]) -> None:
         free = [pair for pair in named if self.matches.are_free(*pair)]
-        for node, namesake in Namesakes(self.evidence, self.matches, self.alignment).found(free):
+        for node, namesake in Namesakes(self.evidence, self.matches, self.alignment).find(free):
             self.matches.foreign.add(id(node))
             self._namesakes.append(namesake)
 
@@ -209,3 +217,8 @@ class _Learner:
         return any(
             self.vetoes.is_right_call(*pair) for pair in resolve_map(rule, self.reference, self.candidate, later)
         )
+
+
+def _part_ids(pairs: Iterable[LearnedPair]) -> set[int]:
+    """The ids of all entries in some pairs."""
+    return {id(entry) for pair in pairs for entry in (*pair.reference.parts, *pair.candidate.parts)}

@@ -20,8 +20,8 @@ from tensordiff.align.learn.outline import SEPARATORS, Outline
 from tensordiff.dump.model import Entry
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_WRAPPED = 1.2  # what counts against a node that another wraps
-_PASSED_ON = 0.8  # and against one that computes something, where the other does not
+_WRAPPED = 1.2  # subtracted from the score if only one of two nodes is wrapped by another
+_PASSED_ON = 0.8  # subtracted if only one of two nodes computes something
 _CROWD = 24
 """A tensor that so many nodes have is no way to find one of them."""
 Block = tuple[str, int]
@@ -215,28 +215,28 @@ class NodeMatches:
         parent = node.parent
         if parent is None or len(parent.children) > 1:
             return False
-        classes = (self.evidence.of_entry.get(id(entry)) for entry in node.outputs)
+        classes = (self.evidence.class_of.get(id(entry)) for entry in node.outputs)
         return any(other is parent for one in classes if one is not None for other in self._producers(one, side))
 
     def passes_on(self, node: Node) -> bool:
         """Whether a layer's output is its input, as for dropout outside of training."""
-        inputs = (self.evidence.of_entry.get(id(entry)) for entry in node.inputs)
+        inputs = (self.evidence.class_of.get(id(entry)) for entry in node.inputs)
         classes = {id(one) for one in inputs if one is not None and not one.is_weak}
-        return any(id(self.evidence.of_entry.get(id(entry))) in classes for entry in node.outputs)
+        return any(id(self.evidence.class_of.get(id(entry))) in classes for entry in node.outputs)
 
     def _gets_same_ids(self, ours: Node, theirs: Node) -> bool:
         """Whether both get the same integers, as a model gets its tokens; many nodes may."""
-        found = [{id(self.evidence.of_entry.get(id(e))) for e in node.inputs if id(e) in self.evidence.of_entry}
+        found = [{id(self.evidence.class_of.get(id(e))) for e in node.inputs if id(e) in self.evidence.class_of}
                  for node in (ours, theirs)]  # fmt: skip
-        return any(self.evidence.of_entry[id(e)].is_weak for e in ours.inputs
-                   if id(e) in self.evidence.of_entry and id(self.evidence.of_entry[id(e)]) in found[1])  # fmt: skip
+        return any(self.evidence.class_of[id(e)].is_weak for e in ours.inputs
+                   if id(e) in self.evidence.class_of and id(self.evidence.class_of[id(e)]) in found[1])  # fmt: skip
 
     def _share(self, ours: list[Entry], theirs: list[Entry]) -> float:
         a, b = (self._classes(some) for some in (ours, theirs))
         return len(a & b) / min(len(a), len(b)) if a and b else 0.0
 
     def _classes(self, entries: list[Entry]) -> set[int]:
-        classes = (self.evidence.of_entry.get(id(entry)) for entry in entries)
+        classes = (self.evidence.class_of.get(id(entry)) for entry in entries)
         return {id(one) for one in classes if one is not None and not one.is_weak and not self._is_common(one)}
 
     def _is_common(self, one: ValueClass) -> bool:
@@ -259,7 +259,7 @@ class NodeMatches:
     def _rank(self, node: Node, side: int) -> tuple[int, int]:
         known = self._ranks.get(id(node))
         if known is None:
-            classes = [self.evidence.of_entry.get(id(entry)) for entry in node.outputs]
+            classes = [self.evidence.class_of.get(id(entry)) for entry in node.outputs]
             one = next((one for one in classes if one is not None and one.is_shared), None)
             peers = sorted(self._producers(one, side), key=_depth_first) if one is not None else [node]
             at = peers.index(node)
@@ -272,7 +272,7 @@ class NodeMatches:
 
     def has_free(self, entry: Entry) -> bool:
         """Whether a tensor was found on the other side, in the same direction, at a node that is not matched yet."""
-        one = self.evidence.of_entry.get(id(entry))
+        one = self.evidence.class_of.get(id(entry))
         if one is None or one.is_weak or not one.is_shared:
             return False
         here = any(item.entry is entry for item in one.members[0])

@@ -64,7 +64,7 @@ class Renamings:
         kinds = self._kinds
         if len(kinds) > _MOST_KINDS:
             return ()
-        # Blocks first: the beginning of their names may be a name of its own, with a rule of its own.
+        # Blocks first: the beginning of their names may also be a layer's name, with a rule of its own.
         for kind, layers in sorted(kinds.items(), key=lambda item: (not item[0].offsets, len(item[1][0]), item[0])):
             if self._renames_correctly(self.rules, layers):
                 self.explained |= set(layers)

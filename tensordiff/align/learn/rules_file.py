@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tensordiff.align.compatibility import fits_whole
-from tensordiff.align.index import ComputedTensor, Index, apart, parts_of, port_of
+from tensordiff.align.index import ComputedTensor, Index, distinct_layer_name, parts_of, port_of
 from tensordiff.align.learn.learned import Learned
 from tensordiff.align.learn.outline import Outline, outlines
 from tensordiff.align.learn.renamings import LayerNames, Renamings
@@ -61,9 +61,9 @@ class _RulesFileBuilder:
             if not missing and not extra:
                 break
             layers = {self._layer_of[name] for _, names, _ in missing | extra for name in names}
-            self._unpaired_layers |= layers - self._paired
-            blocked |= layers & self._paired
-            narrowed |= {rule for rule in self._made if any(key in extra for key in self._reach[rule])}
+            self._unpaired_layers |= layers - self._paired_layers
+            blocked |= layers & self._paired_layers
+            narrowed |= {rule for rule in self._learned_maps if any(key in extra for key in self._possible_pairs[rule])}
             placed_first |= {key: self._map_of[key] for key in missing}
         return best[1] if best is not None else self.own
 
@@ -73,7 +73,7 @@ class _RulesFileBuilder:
         return {_key(pair.reference, pair.candidate) for pair in self.alignment.pairs}
 
     @cached_property
-    def _paired(self) -> set[str]:
+    def _paired_layers(self) -> set[str]:
         """The candidate's layers that are in a pair."""
         return {part.layer for pair in self.alignment.pairs for part in parts_of(pair.candidate)}
 
@@ -96,7 +96,7 @@ class _RulesFileBuilder:
         """
         file = replace(self.own, rules=(*self.own.rules, *rules))
         lacking = self.wanted - self._pairs(file).keys()
-        needed = [rule for rule in self._made if any(key in lacking for key in self._reach[rule])]
+        needed = [rule for rule in self._learned_maps if any(key in lacking for key in self._possible_pairs[rule])]
         maps = [
             one for rule in needed for one in (self._singles(rule) if rule in narrowed else [self._as_learned(rule)])
         ]
@@ -113,18 +113,18 @@ class _RulesFileBuilder:
         }
 
     @cached_property
-    def _made(self) -> list[MapRule]:
+    def _learned_maps(self) -> list[MapRule]:
         return [rule.map for rule in self.learned.rules]
 
     @cached_property
-    def _reach(self) -> dict[MapRule, dict[Key, tuple[Entry, Entry]]]:
+    def _possible_pairs(self) -> dict[MapRule, dict[Key, tuple[Entry, Entry]]]:
         """What each learned map could pair."""
         plan = AlignmentPlan.for_dumps(self.reference, self.candidate, self.own)
         sides = Index(self.reference, plan.rules, "reference"), Index(self.candidate, plan.rules, "candidate")
-        return {rule: {_key(r, c): (r, c) for r, c in resolve_map(rule, *sides)} for rule in self._made}
+        return {rule: {_key(r, c): (r, c) for r, c in resolve_map(rule, *sides)} for rule in self._learned_maps}
 
     def _singles(self, rule: MapRule) -> Iterator[MapRule]:
-        for key, (ours, theirs) in self._reach[rule].items():
+        for key, (ours, theirs) in self._possible_pairs[rule].items():
             if key in self.wanted:
                 yield MapRule(_label(ours), _label(theirs), every=False, if_fits=not self._fits_everywhere(rule))
 
@@ -133,7 +133,7 @@ class _RulesFileBuilder:
         return replace(rule, every="{" in rule.reference, if_fits=not self._fits_everywhere(rule))
 
     def _fits_everywhere(self, rule: MapRule) -> bool:
-        return all(fits_whole(ours, theirs) for ours, theirs in self._reach[rule].values())
+        return all(fits_whole(ours, theirs) for ours, theirs in self._possible_pairs[rule].values())
 
     # --- rules -------------------------------------------------------------------------------------------
 
@@ -141,12 +141,15 @@ class _RulesFileBuilder:
     def _namesakes(self) -> tuple[Rule, ...]:
         """Rules that take a name away from layers that have it and are something else."""
         layers = sorted({one.layer for one in self.learned.namesakes} | self._unpaired_layers)
-        return tuple(Rule("candidate", f"^{re.escape(layer)}$", apart(layer).replace("\\", r"\\")) for layer in layers)
+        return tuple(
+            Rule("candidate", f"^{re.escape(layer)}$", distinct_layer_name(layer).replace("\\", r"\\"))
+            for layer in layers
+        )
 
     def _renamings(self, blocked: set[str]) -> tuple[Rule, ...]:
         wanted, kept = self._targets(blocked)
         others = [layer for layer in self._outlines if layer not in wanted and layer not in kept]
-        names = LayerNames(wanted, kept, others, self._taken, self._outlines)
+        names = LayerNames(wanted, kept, others, self._reference_outlines, self._outlines)
         return Renamings(names, self._rewriting).find()
 
     def _targets(self, blocked: set[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -184,7 +187,7 @@ class _RulesFileBuilder:
         return {entry.layer: index.canonical(entry) for entry in self.reference.entries}
 
     @cached_property
-    def _taken(self) -> dict[str, Outline]:
+    def _reference_outlines(self) -> dict[str, Outline]:
         return _outlines((self._canonical[entry.layer], entry.port) for entry in self.reference.entries)
 
     @cached_property

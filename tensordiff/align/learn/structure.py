@@ -27,9 +27,9 @@ from tensordiff.dump.dtypes import is_integral
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
-_ENOUGH, _MARGIN = 1.0, 0.4
+_ENOUGH, _MARGIN = 1.0, 0.4  # the sum of reasons that a match needs, and its lead over the next best
 _ROUNDS = 12
-_CROWD = 16
+_CROWD = 16  # nodes with a common input; with more, that input says nothing
 _MOST_PAIRS = 20_000
 Tails = tuple[str, str]
 
@@ -105,7 +105,7 @@ class Structure:
 
     def _copied(self, node: Node, side: int) -> Iterable[Node]:
         """Other nodes with the same output as a node."""
-        classes = (self.matches.evidence.of_entry.get(id(entry)) for entry in node.outputs)
+        classes = (self.matches.evidence.class_of.get(id(entry)) for entry in node.outputs)
         items = (item for one in classes if one is not None and not one.is_weak for item in one.members[side])
         nodes = (self.matches.node_of[id(item.entry)] for item in items if not item.entry.is_input)
         return {id(other): other for other in nodes if other is not node}.values()
@@ -247,7 +247,7 @@ class Structure:
         """The nodes that have one of these tensors, too, and whether as an input."""
         neighbours: set[tuple[int, bool]] = set()
         for entry in entries:
-            one = self.matches.evidence.of_entry.get(id(entry))
+            one = self.matches.evidence.class_of.get(id(entry))
             if one is None or one.is_weak:
                 continue
             for some in one.members:

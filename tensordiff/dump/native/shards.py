@@ -32,7 +32,7 @@ _RESERVE_FROM = 1 << 20  # smaller files are written without reserving space
 _MIN_AHEAD, _MAX_AHEAD = 4 << 20, 32 << 20  # bytes reserved ahead of what is written
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 
-# Packed types are left out: numpy keeps one byte an element.
+# Packed dtypes are left out, since numpy stores one element per byte.
 _CODES = {dtype.name: code for code, dtype in CODES.items() if code != "F4"}
 
 

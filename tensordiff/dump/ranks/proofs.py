@@ -84,7 +84,7 @@ class RankProofs:
         candidates: list[tuple[Split, Array]] = [("sum", np.sum(arrays, axis=0))]
         candidates += ((axis, np.concatenate(arrays, axis=axis)) for axis in range(arrays[0].ndim))
         for split, whole in candidates:
-            if any(_is_same(whole, other) for other in self._alike(whole.shape, of)):
+            if any(_is_same(whole, other) for other in self._replicated_of_shape(whole.shape, of)):
                 return split
         return None
 
@@ -105,7 +105,7 @@ class RankProofs:
         split = _by_convention(first, last)
         return None if split == "sum" and not leading else split
 
-    def _alike(self, shape: tuple[int, ...], of: Entry) -> Iterator[Array]:
+    def _replicated_of_shape(self, shape: tuple[int, ...], of: Entry) -> Iterator[Array]:
         for first in self._replicated.get(shape, ()):
             if first.step == of.step:
                 yield first.read()

@@ -49,7 +49,7 @@ FORMATS = (
 )
 
 MAGIC = b"\x93NUMPY"
-MAX_HEADER_BYTES = 10_012  # numpy's own limit on the text, and twelve bytes before it
+MAX_HEADER_BYTES = 10_012  # numpy's own limit for the text, plus the twelve bytes before it
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}  # by major version
 _NUMBERS = re.compile(r"[<>|=]?[biufc]\d{1,2}")
 _BFLOAT16 = ("<V2", "|V2", "V2")  # the only two-byte dtype that numpy itself lacks

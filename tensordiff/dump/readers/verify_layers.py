@@ -205,7 +205,7 @@ def _is_ours(at: DumpPath, list_path: Path) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    # os.path, not pathlib, which raises where we may not look.
+    # os.path, not pathlib, which raises without permission to look.
     return path.is_file() if isinstance(path, RemotePath) else os.path.isfile(path)  # noqa: PTH113
 
 
@@ -287,7 +287,7 @@ def _assign_files(
         owner = metadata.ports.get(stem) or _guess(stem, known)
         if kept.setdefault(owner, stem) != stem:
             why = f"is left out: {kept[owner]} is the same tensor, from another run"
-            # Which of the two belongs to this run is known only where the metadata names one.
+            # Which of the two belongs to this run is known only if the metadata names one.
             problems.append(Problem(stems[stem], why, is_unread=kept[owner] not in metadata.ports))
     ports = {stem: owner for owner, stem in kept.items()}
     return {file: ports[stem] for stem, file in stems.items() if stem in ports}, problems

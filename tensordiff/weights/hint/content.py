@@ -16,12 +16,12 @@ from tensordiff.weights.quantization import UNIT_ROUNDOFF
 from tensordiff.weights.samples import Floats, is_telling, wide_blocks
 
 _CASTS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-_FEW = 16
-_BLOCK = 128
-_FIT = 4.0
-_ENOUGH = 256
-_TELLING, _ROWS_TRIED, _ROWS_AT_ONCE = 16, 32, 1 << 14
-_LAST_PLACES = 64
+_FEW = 16  # elements that may differ to count as single ones
+_BLOCK = 128  # rows and columns of a block that shares a scale
+_FIT = 4.0  # how many times the slack an error may be
+_ENOUGH = 256  # values from which a correlation means something
+_TELLING, _ROWS_TRIED, _ROWS_AT_ONCE = 16, 32, 1 << 14  # fewest columns whose direction means something; sample sizes
+_LAST_PLACES = 64  # units in the last place that computing anew may cost in float32
 _SAMPLED = 1 << 16
 _COMPUTED_TYPES = ("float64", "float32", "float16", "bfloat16")
 _NAMED_FACTORS = {2.0: "2", 0.5: "1/2", 4.0: "4", 0.25: "1/4", math.sqrt(2): "√2", 1 / math.sqrt(2): "1/√2"}

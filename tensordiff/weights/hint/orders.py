@@ -19,14 +19,14 @@ _MOST_BY_PAIRS = 20_000
 """With so many rows, each is compared with each; with more, only with those that one projection brings close."""
 _NEIGHBOURS = 128
 _AT_ONCE = 128
-_MANY = 1024
+_MANY = 1024  # rows from which a sample is tried before all
 _KNOWN_AT_ONCE = 1 << 14
 _HASHED_AT_ONCE = 1 << 20
-_TRIED = 32
-_MOSTLY = 0.9
+_TRIED = 32  # rows of a sample
+_MOSTLY = 0.9  # the share of the sampled or moved rows that must match
 _SHOWN = 8
 _FEWEST_MOVED = 8
-_EXACT = 1e-5
+_EXACT = 1e-5  # slack up to which rows need not be rounded before their bits are compared
 
 
 def match_rows(ref: Floats, cand: Floats, slack: float) -> Order | None:

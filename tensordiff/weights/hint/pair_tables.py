@@ -98,7 +98,7 @@ class ParameterFinder:
 
     items: Sequence[Parameter]
     _fingerprints: dict[int, Floats | None] = field(default_factory=dict)
-    _indexes: dict[tuple[int, ...], tuple[SampleIndex, float]] = field(default_factory=dict)
+    _indexes: dict[tuple[int, ...], SampleIndex] = field(default_factory=dict)
 
     @cached_property
     def _by_shape(self) -> dict[tuple[int, ...], list[Parameter]]:
@@ -141,9 +141,8 @@ class ParameterFinder:
             return []
         if shape not in self._indexes:
             coarsest = max(slack_of(item.stored) for item in items)
-            self._indexes[shape] = SampleIndex([self.fingerprint(item) for item in items]), coarsest
-        index, slack = self._indexes[shape]
-        return [items[k] for k in index.near(wanted, max(slack, slack_of(stored)))]
+            self._indexes[shape] = SampleIndex([self.fingerprint(item) for item in items], coarsest)
+        return [items[k] for k in self._indexes[shape].near(wanted, slack_of(stored))]
 
 
 def fingerprint_of(stored: StoredTensor) -> Floats:

@@ -45,7 +45,7 @@ class Namesakes:
     matches: NodeMatches
     alignment: Alignment
 
-    def found(self, named: Sequence[tuple[Node, Node]]) -> list[tuple[Node, Namesake]]:
+    def find(self, named: Sequence[tuple[Node, Node]]) -> list[tuple[Node, Namesake]]:
         """The candidate's nodes that are namesakes, among those that names pair."""
         found = []
         for ours, theirs in named:
@@ -70,20 +70,20 @@ class Namesakes:
         if len(ours.outputs) != 1 or len(theirs.outputs) != 1:
             return None
         a, b = ours.outputs[0], theirs.outputs[0]
-        one, other = self.evidence.of_entry.get(id(a)), self.evidence.of_entry.get(id(b))
+        one, other = self.evidence.class_of.get(id(a)), self.evidence.class_of.get(id(b))
         is_known = one is not None and other is not None and one is not other
         return (a, b) if is_known and (id(a), id(b)) in self._paired else None
 
     def _is_last(self, node: Node) -> bool:
         """Whether no other layer gets the output of a node."""
-        one = self.evidence.of_entry[id(node.outputs[0])]
+        one = self.evidence.class_of[id(node.outputs[0])]
         return not any(item.entry.is_input for item in one.members[0])
 
     # --- the next tensor -------------------------------------------------------------------------------
 
     def _nearer_after(self, node: Node, ours: Entry, theirs: Entry) -> Node | None:
         """A layer soon after a node that no name pairs, and that is much closer to the reference's tensor."""
-        if not self.evidence.is_ordered or self.evidence.of_entry[id(ours)].is_shared:
+        if not self.evidence.is_ordered or self.evidence.class_of[id(ours)].is_shared:
             return None
         for after in self._following(node):
             for other in after.outputs:
@@ -115,12 +115,12 @@ class Namesakes:
         return {id(node): k for k, node in enumerate(self._in_order)}
 
     def _is_nearer(self, ours: Entry, named: Entry, other: Entry) -> bool:
-        prints = [self.evidence.print_of(entry) or fingerprint(entry) for entry in (ours, named, other)]
-        if prints[0] is None or prints[1] is None or prints[2] is None:
+        fingerprints = [self.evidence.fingerprint_of(entry) or fingerprint(entry) for entry in (ours, named, other)]
+        if fingerprints[0] is None or fingerprints[1] is None or fingerprints[2] is None:
             return False
-        if not prints[0].size == prints[1].size == prints[2].size:
+        if not fingerprints[0].size == fingerprints[1].size == fingerprints[2].size:
             return False
-        rival, own = alike(prints[0], prints[2]), alike(prints[0], prints[1])
+        rival, own = alike(fingerprints[0], fingerprints[2]), alike(fingerprints[0], fingerprints[1])
         return rival >= _LEAST and 1.0 - rival <= _NEARER * (1.0 - own)
 
 

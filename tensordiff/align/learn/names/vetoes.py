@@ -64,7 +64,7 @@ class Vetoes:
         self.matches.foreign |= {id(node) for node in self.matches.candidate if _word(node) in words}
 
     def _may_be_known(self, entry: Entry) -> bool:
-        one = self.evidence.of_entry.get(id(entry))
+        one = self.evidence.class_of.get(id(entry))
         return one is None or one.is_weak or one.is_shared
 
     def is_refuted(self, ours: Node, theirs: Node) -> bool:
@@ -78,7 +78,7 @@ class Vetoes:
 
     def _is_other_call(self, ours: Node, theirs: Node) -> bool:
         """Whether another call of a shared layer gets what the reference's call gets."""
-        input_classes = [self.evidence.of_entry.get(id(entry)) for entry in ours.inputs]
+        input_classes = [self.evidence.class_of.get(id(entry)) for entry in ours.inputs]
         proofs = [one for one in input_classes if one is not None and one.is_proof]
         calls = {self.matches.node_of[id(item.entry)].call for one in proofs for item in one.members[1]
                  if item.entry.is_input and item.entry.layer == theirs.layer}  # fmt: skip
@@ -94,7 +94,7 @@ class Vetoes:
 
         If no layer is seen to get it: whether anything is proven after its module has ended.
         """
-        node, one = self.matches.node_of.get(id(entry)), self.evidence.of_entry.get(id(entry))
+        node, one = self.matches.node_of.get(id(entry)), self.evidence.class_of.get(id(entry))
         if node is None or one is None:
             return False
         made = self._computed_from(one)
@@ -108,7 +108,7 @@ class Vetoes:
     def _computed_from(self, one: ValueClass) -> list[Entry]:
         """The outputs of the reference's layers that get a tensor, other than that tensor."""
         getting = [self.matches.node_of[id(item.entry)] for item in one.members[0] if item.entry.is_input]
-        return [e for node in getting for e in node.outputs if self.evidence.of_entry.get(id(e)) is not one]
+        return [e for node in getting for e in node.outputs if self.evidence.class_of.get(id(e)) is not one]
 
     def _is_given_by_name(self, one: ValueClass) -> bool:
         """Whether a layer gets a tensor, or what is made from it, on both sides under the same name.
@@ -122,7 +122,7 @@ class Vetoes:
             if any(self._is_named_right(entry, current) for entry in inputs):
                 return True
             computed = (
-                self.evidence.of_entry[id(entry)] for entry in self._computed_from(current) if self._is_proven(entry)
+                self.evidence.class_of[id(entry)] for entry in self._computed_from(current) if self._is_proven(entry)
             )
             new = {id(other): other for other in computed if id(other) not in seen}
             seen |= new.keys()
@@ -139,13 +139,13 @@ class Vetoes:
         # Not ``self.evidence``, which has what is equal: beyond the first error nothing is, and two swapped tensors
         # there are found only by what is probably the same. That is enough here, since a yes can only spare a name.
 
-        one = self.matches.evidence.of_entry.get(id(entry))
+        one = self.matches.evidence.class_of.get(id(entry))
         if one is None or one.is_weak or not one.is_shared:
             return False
         return not any(self._is_named_right(item.entry, one) for item in one.members[0])
 
     def _is_proven(self, entry: Entry) -> bool:
-        one = self.evidence.of_entry.get(id(entry))
+        one = self.evidence.class_of.get(id(entry))
         return one is not None and one.is_proof
 
     def _last_proven(self, side: int) -> int:
@@ -188,11 +188,11 @@ class Vetoes:
 
     def _are_different(self, one: Entry, other: Entry) -> bool:
         """Whether two entries are different tensors; what was not read before is read."""
-        known = [self.evidence.of_entry.get(id(entry)) for entry in (one, other)]
+        known = [self.evidence.class_of.get(id(entry)) for entry in (one, other)]
         if None not in known:
             return known[0] is not known[1]
-        prints = self._print_of(one), self._print_of(other)
-        return prints[0] is not None and prints[1] is not None and view_between(prints[0], prints[1]) is None
+        first, second = self._fingerprint_of(one), self._fingerprint_of(other)
+        return first is not None and second is not None and view_between(first, second) is None
 
     def _contradicts_names(self, ours: Entry, theirs: Entry) -> bool | None:
         """Whether names pair an entry with another than a rule does; None if values leave that possible."""
@@ -213,7 +213,7 @@ class Vetoes:
 
     def _is_other_name(self, ours: Entry, theirs: Entry, named: tuple[Entry, Entry]) -> bool:
         """Whether two entries that names pair with others have different names, rather than an error."""
-        one, node, other = self.evidence.of_entry[id(ours)], *(self.matches.node_of[id(e)] for e in (ours, theirs))
+        one, node, other = self.evidence.class_of[id(ours)], *(self.matches.node_of[id(e)] for e in (ours, theirs))
         others = _other_partners(ours, theirs, named)
         if (node.is_shared or other.is_shared) and len(others) == 1:
             return self.agrees_after(ours)  # names do not say which call is which
@@ -250,13 +250,13 @@ class Vetoes:
         return rival >= _LEAST and 1.0 - rival <= nearer * (1.0 - self._alike(ours, theirs))
 
     def _alike(self, ours: Entry, theirs: Entry) -> float:
-        prints = self._print_of(ours), self._print_of(theirs)
-        return alike(prints[0], prints[1]) if prints[0] is not None and prints[1] is not None else 0.0
+        first, second = self._fingerprint_of(ours), self._fingerprint_of(theirs)
+        return alike(first, second) if first is not None and second is not None else 0.0
 
-    def _print_of(self, entry: Entry) -> Fingerprint | None:
+    def _fingerprint_of(self, entry: Entry) -> Fingerprint | None:
         """An entry's fingerprint. Only a sample of all entries was read before; the others are read once."""
         if id(entry) not in self._read:
-            self._read[id(entry)] = self.evidence.print_of(entry) or fingerprint(entry)
+            self._read[id(entry)] = self.evidence.fingerprint_of(entry) or fingerprint(entry)
         return self._read[id(entry)]
 
     # --- numbering -------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class Vetoes:
         """Make all rules beat names if the two sides count the same blocks differently."""
         offsets = {(ours[0], theirs[0], theirs[1] - ours[1]) for ours, theirs in blocks.items()}
         clear = {one for one in offsets if one[2] and sum(one[:2] == other[:2] for other in offsets) == 1}
-        clear -= self._offsets_by_name  # rules of the user's count already
+        clear -= self._offsets_by_name  # the user's rules already count so
         if not clear:
             return tuple(rules)
         return tuple(replace(one, beats_names=one.beats_names or _numbering(one.map) in clear) for one in rules)

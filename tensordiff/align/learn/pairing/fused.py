@@ -70,16 +70,16 @@ class FusedPairs:
         """Pairs of tensors that the other side does not have whole, the candidate's first."""
         explained: set[int] = set()
         for side in (1, 0):
-            for pair in self._found(side, only_free=False, explained=explained):
+            for pair in self._search(side, only_free=False, explained=explained):
                 explained |= {id(part) for part in (*pair.reference.parts, *pair.candidate.parts)}
                 yield pair
 
     def pairs_of_remaining(self) -> Iterator[LearnedPair]:
         """Pairs of tensors that the other side has whole, but not for this layer."""
         for side in (1, 0):
-            yield from self._found(side, only_free=True)
+            yield from self._search(side, only_free=True)
 
-    def _found(self, side: int, *, only_free: bool, explained: Collection[int] = frozenset()) -> Iterator[LearnedPair]:
+    def _search(self, side: int, *, only_free: bool, explained: Collection[int] = frozenset()) -> Iterator[LearnedPair]:
         parts = self._parts(1 - side, only_free=only_free)
         for target in islice(self._targets(side, is_shared=only_free), _MOST_TARGETS):
             if id(target.entry) in explained:
@@ -98,7 +98,7 @@ class FusedPairs:
     ) -> Iterator[LearnedPair]:
         """The pair; pairs of other outputs that are the same tensor; for a token, the pair of its layer's input."""
         yield pair
-        same = (item.entry for item in self.evidence.of_entry[id(entry)].members[side])
+        same = (item.entry for item in self.evidence.class_of[id(entry)].members[side])
         for other in same:
             if not other.is_input and not entry.is_input and id(other) not in self.used:
                 yield self._pair_of(other, formula, side, uses_parts=False)._replace(is_proven=pair.is_proven)
@@ -116,14 +116,14 @@ class FusedPairs:
         Either the side of the parts probably has the target, too, or the side of the target has all parts.
         """
         other = self.evidence.counterpart(target.entry, 1 - side)
-        own = self.evidence.of_entry[id(target.entry)]
+        own = self.evidence.class_of[id(target.entry)]
         if other is not None and own.likeness < 1.0:
-            rest = [part for part in parts if self.evidence.of_entry[id(part.item.entry)] is not own]
+            rest = [part for part in parts if self.evidence.class_of[id(part.item.entry)] is not own]
             return next(self._formulas(other, rest), None)
         there = [(part, self.evidence.counterpart(part.item.entry, side)) for part in parts]
         seen = {
             id(item.entry): part for part, item in there
-            if item is not None and self.evidence.of_entry[id(item.entry)] is not own
+            if item is not None and self.evidence.class_of[id(item.entry)] is not own
         }  # fmt: skip
         made = next(self._formulas(target, [Part(item, part.position) for part, item in there
                                             if item is not None and id(item.entry) in seen]), None)  # fmt: skip
@@ -217,7 +217,7 @@ class FusedPairs:
 
     def _formulas(self, target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formula]:
         for formula in _formulas(target, parts):
-            if _gives(formula, target):
+            if _gives_target(formula, target):
                 yield formula
 
 
@@ -231,7 +231,7 @@ def _parts_near(parts: Sequence[Part], position: int) -> Sequence[Part]:
     return parts[max(0, at - _NEAR) : at + _NEAR]
 
 
-def _gives(formula: Formula, target: Fingerprint) -> bool:
+def _gives_target(formula: Formula, target: Fingerprint) -> bool:
     """Whether a formula gives the target, computed whole."""
     try:
         made, wanted = formula.read(), target.entry.read()

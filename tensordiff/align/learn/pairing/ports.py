@@ -158,13 +158,13 @@ class PortPairs:
             if ours is None:
                 continue
             for entry in self._free(node.outputs):
-                one = self.evidence.of_entry.get(id(entry))
+                one = self.evidence.class_of.get(id(entry))
                 copied = () if one is None or one.is_weak else (of_candidate.get(id(i.entry)) for i in one.members[1])
                 pair = next((found for found in copied if found is not None), None)
                 if pair is None:
                     continue
-                whole = self.evidence.of_entry.get(id(pair.reference.parts[0]))
-                same = [own for own in ours.outputs if self.evidence.of_entry.get(id(own)) is whole]
+                whole = self.evidence.class_of.get(id(pair.reference.parts[0]))
+                same = [own for own in ours.outputs if self.evidence.class_of.get(id(own)) is whole]
                 if len(same) == 1:
                     self.used.add(id(entry))
                     yield LearnedPair(pair.reference._replace(parts=(same[0],)), Formula((entry,)), is_proven=False)
@@ -190,7 +190,7 @@ class PortPairs:
         view = self.evidence.view(reference, candidate) if is_proven else ""
         if view is None:
             return False
-        one = self.evidence.of_entry.get(id(reference))
+        one = self.evidence.class_of.get(id(reference))
         is_equal = is_proven and one is not None and one.likeness == 1.0
         self.pairs.append(LearnedPair(Formula((reference,), view=view), Formula((candidate,)), is_equal))
         self.used |= {id(reference), id(candidate)}
@@ -208,8 +208,8 @@ class PortPairs:
 
     def _is_same(self, ours: Entry, theirs: Entry) -> bool:
         """Whether two ports of matched nodes are the same; here, values that may be equal by chance count, too."""
-        one = self.evidence.of_entry.get(id(ours))
-        return one is not None and one is self.evidence.of_entry.get(id(theirs))
+        one = self.evidence.class_of.get(id(ours))
+        return one is not None and one is self.evidence.class_of.get(id(theirs))
 
     def _pair_sums(self, ours: list[Entry], theirs: list[Entry]) -> None:
         """Pair what one side passes on separately (a result and its residual) and the other adds."""
@@ -248,7 +248,7 @@ class PortPairs:
     def _has_other(self, ours: Entry, theirs: Entry) -> bool:
         """Whether one of two tensors was found elsewhere, at a port that has no partner yet."""
         for side, entry in enumerate((ours, theirs)):
-            one = self.evidence.of_entry.get(id(entry))
+            one = self.evidence.class_of.get(id(entry))
             members = one.members[1 - side] if one is not None and not one.is_weak else ()
             if any(item.entry.is_input == entry.is_input and id(item.entry) not in self.used for item in members):
                 return True

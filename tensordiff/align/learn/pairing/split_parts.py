@@ -93,5 +93,5 @@ class RemainingParts:
 
     def _input_tensors(self, node: Node) -> Iterator[object]:
         """The tensors that a node gets."""
-        known = (self.matches.evidence.of_entry.get(id(entry)) for entry in node.inputs)
+        known = (self.matches.evidence.class_of.get(id(entry)) for entry in node.inputs)
         return (one for one in known if one is not None and not one.is_weak)

@@ -172,10 +172,7 @@ def _open_rank(folder: RankFolder) -> tuple[list[Entry], list[Problem], bool]:
         if is_named_as_tensors(name)
     )
     rank = _rank(folder.path / CONSTRUCT, list(data))
-    position = {id(e): i for i, e in enumerate(entries)}
-    entries.sort(
-        key=lambda e: (rank.get(LayerEvent(e.name.rpartition(" ")[0], e.is_input), len(rank)), position[id(e)])
-    )
+    entries.sort(key=lambda e: rank.get(LayerEvent(e.name.rpartition(" ")[0], e.is_input), len(rank)))
     return entries, problems, has_values
 
 

@@ -176,7 +176,7 @@ def _open_legacy(path: FilePath, buffer: Bytes) -> Archive:
     protocol = unpickle(buffer, magic.end)
     if (magic.value, protocol.value) != (_LEGACY_MAGIC, _LEGACY_PROTOCOL):
         raise BadPickle("has the header of an old torch file of a kind we do not know")
-    system = unpickle(buffer, protocol.end)  # says which machine wrote it; the bytes are little-endian on all
+    system = unpickle(buffer, protocol.end)  # describes the machine that wrote it; the bytes are always little-endian
     content = unpickle(buffer, system.end)
     spans = _legacy_spans(buffer, content, unpickle(buffer, content.end))
     return Archive(path, buffer, content.value, _LegacyStorages(spans))

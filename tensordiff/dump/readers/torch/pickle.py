@@ -28,7 +28,7 @@ from tensordiff.dump.readers.torch.tensors import (
 )
 
 MAX_PICKLE_BYTES = 1 << 26
-_MAX_OPCODES = 5_000_000  # some 200,000 tensors; a list costs a pickle one byte and us seventy
+_MAX_OPCODES = 5_000_000  # some 200,000 tensors; a list takes one byte in a pickle and seventy in memory
 _STOP = ord(".")
 _NEWEST_PROTOCOL = 5
 _ATOMS = frozenset((str, int, float, bool, bytes, type(None)))

@@ -278,7 +278,7 @@ class _Walk:
         attributes = record.attributes
         local, spec = attributes.get("_local_tensor"), attributes.get("_spec")
         placement = _placement(spec) if isinstance(spec, Record) else None
-        if isinstance(local, Record):  # an AsyncCollectiveTensor that was waited for
+        if isinstance(local, Record):  # an AsyncCollectiveTensor whose result has arrived
             local = local.attributes.get("elem")
         if isinstance(local, Leaf) and placement is not None:
             yield self._found(at, local, placement)
