@@ -58,7 +58,8 @@ def check_target(source: Source) -> None:
     """Refuse a source whose target cannot be what its engine takes, by what lies on this machine alone."""
     engine, path = ENGINES[source.kind], Path(source.target).expanduser()
     if engine.takes_file and not path.is_file():
-        raise CaptureError(f"{printable(source)}: there is no such file; write {engine.spelling}")
+        found = "is a folder" if path.is_dir() else "there is no such file"
+        raise CaptureError(f"{printable(source)}: {found}; write {engine.spelling}")
     if source.kind == "py":
         _check_function(source, path)
     if source.kind not in BUILT_IN or engine.takes_file:

@@ -95,10 +95,10 @@ def test_nothing_outlives_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "room"), [(1, 256), (256, 256), (257, 512), (600, 700)])
-def test_room_for_tokens_comes_in_few_sizes(choose_tokens: int, room: int) -> None:
+def test_room_for_tokens_comes_in_few_sizes(tokens: int, room: int) -> None:
     from tensordiff.capture.engines.max.checkpoint import Checkpoint
 
-    assert Checkpoint(Path(), {"max_position_embeddings": 700}).length_for(choose_tokens) == room
+    assert Checkpoint(Path(), {"max_position_embeddings": 700}).length_for(tokens) == room
 
 
 def _asked(model: Callable[[str], Path], ids: list[int] | None, **said: Any) -> Any:

@@ -87,8 +87,9 @@ def capture(text: str, output: Path, options: dict[str, Any], *, as_json: bool) 
         raise WriteError(
             f"{printable(output)}: holds a dump already; choose a new folder, or overwrite it with --force"
         )
+    job = Job(source, capture_settings(**options), str(local.absolute()))
     check_target(source)
-    done = follow(Run(Job(source, capture_settings(**options), str(local.absolute()))))
+    done = follow(Run(job))
     upload(local, output)
     if as_json:
         echo(

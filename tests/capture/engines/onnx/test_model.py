@@ -91,7 +91,7 @@ def test_a_model_cut_short_is_one_sentence(tmp_path: Path) -> None:
             run_here(f"onnx:{tmp_path / 'm' / 'cut.onnx'}", tmp_path / "d")
 
 
-@pytest.mark.parametrize("target", ["nothing.onnx", "."])
-def test_what_is_no_file_is_one_sentence(call: Call, tmp_path: Path, target: str) -> None:
+@pytest.mark.parametrize(("target", "found"), [("nothing.onnx", "there is no such file"), (".", "is a folder")])
+def test_what_is_no_file_is_one_sentence(call: Call, tmp_path: Path, target: str, found: str) -> None:
     said = call("capture", f"onnx:{tmp_path / target}", "-o", tmp_path / "d")
-    assert_one_sentence(said, "is no file that onnxruntime could run; write onnx:FILE")
+    assert_one_sentence(said, f"{found}; write onnx:FILE")
