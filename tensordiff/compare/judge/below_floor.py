@@ -50,7 +50,7 @@ def wrong_table(history: History, row: Row, measured: Measurement) -> Verdict | 
     if not error > limit or history.upstream.parts_of(row.pair) or not _is_table(row.pair):
         return None
     carried = max((one.diff.rel_l2 for one in history.upstream.inputs_of(row.pair) if one.diff), default=0.0)
-    if carried > limit or not history.upstream.equal_integers.get(row.pair.reference.call_key, True):
+    if carried > limit or not history.upstream.has_equal_integers(row.pair):
         return None
     told = f"rel_l2 {error:.1e} is more than rounding of a table of positions explains ({limit:.1e} in {kind})"
     return Verdict("diverges", told)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tensordiff.align.index import parts_of
+from tensordiff.align.index import ComputedTensor, parts_of
 from tensordiff.align.match import Pair
 from tensordiff.compare.judge.parents import parent_of
 from tensordiff.dump.model import CallKey, Dump, Entry
@@ -42,6 +42,23 @@ class Pairing:
             for pair in odd
             if not given[pair.reference.call_key].isdisjoint(part.call_key for part in parts_of(pair.candidate))
         )
+
+    @cached_property
+    def calls_of_fused(self) -> dict[CallKey, CallKey]:
+        """Of outputs that answer a fused layer: the call that they are named after, and the one with the input.
+
+        A fused projection has one input, and each of the projections that it answers has its own. It was compared with
+        that of one of them, which need not be the one that the computed tensor is named after.
+        """
+        fused = {
+            pair.candidate.call_key: pair.reference.call_key
+            for pair in self.pairs
+            if not pair.reference.is_input and type(pair.reference.stored) is ComputedTensor
+        }
+        if not fused:
+            return {}
+        given = (pair for pair in self.pairs if pair.reference.is_input and pair.candidate.call_key in fused)
+        return {fused[pair.candidate.call_key]: pair.reference.call_key for pair in given}
 
     def parts_left_before(self, module: Entry, entry: Entry | None) -> list[Entry]:
         """Unpaired outputs of a module's parts that ran before ``entry``; all of them if the order is unknown.

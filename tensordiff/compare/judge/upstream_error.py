@@ -62,7 +62,7 @@ class UpstreamError:
         """The error that came into a pair's layer; an input's own may come from anything before it. None if unknown."""
         if pair.reference.is_input or not (self.equal_integers or self.input_errors or self.state_errors):
             return self.worst
-        call = pair.reference.call_key
+        call = self._call_of(pair)
         if not self.equal_integers.get(call, True):
             return math.inf
         if call not in self.input_errors and self._is_wrong_inside(pair):
@@ -70,6 +70,12 @@ class UpstreamError:
         carried = self.input_errors.get(call, self.worst)
         state = self.state_errors.get((pair.reference.layer, pair.reference.step))
         return carried if state is None else worse(carried or 0.0, state)
+
+    def _call_of(self, pair: Pair) -> CallKey:
+        """The call whose inputs are those of a pair."""
+        call = pair.reference.call_key
+        is_known = call in self.input_errors or call in self.equal_integers
+        return call if is_known else self.pairing.calls_of_fused.get(call, call)
 
     def _is_wrong_inside(self, pair: Pair) -> bool:
         """Whether a module got only equal integers although a part of it got a wrong input.
@@ -85,7 +91,7 @@ class UpstreamError:
         if self.is_equal_so_far:
             return True
         given = self.inputs_of(pair) if self.input_rows and not pair.reference.is_input else []
-        if not given or not self.equal_integers.get(pair.reference.call_key, True):
+        if not given or not self.has_equal_integers(pair):
             return False
         return all(row.diff is not None and _is_equal(row.diff) for row in given)
 
@@ -93,16 +99,20 @@ class UpstreamError:
         """The incoming error as a ratio of errors against a golden run."""
         if pair.reference.is_input:
             return self.golden_worst
-        return self.golden_input_ratios.get(pair.reference.call_key, self.golden_worst)
+        return self.golden_input_ratios.get(self._call_of(pair), self.golden_worst)
+
+    def has_equal_integers(self, pair: Pair) -> bool:
+        """Whether no integer or boolean input of a pair's layer differs."""
+        return self.equal_integers.get(self._call_of(pair), True)
 
     def has_inputs(self, pair: Pair) -> bool:
         """Whether the inputs of a pair's layer were dumped."""
-        call = pair.reference.call_key
+        call = self._call_of(pair)
         return call in self.input_errors or call in self.equal_integers
 
     def inputs_of(self, pair: Pair) -> list[Row]:
         """The rows of the dumped inputs of a pair's layer."""
-        return self.input_rows.get(pair.reference.call_key, [])
+        return self.input_rows.get(self._call_of(pair), [])
 
     def record(self, row: Row, golden: GoldenErrors | None = None, error: float | None = None) -> None:
         """Remember a row for those that follow; ``error`` replaces its rel_l2 if that would mislead."""

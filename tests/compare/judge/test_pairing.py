@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tensordiff.align.expression import parse
@@ -102,5 +103,27 @@ def test_what_a_norm_computes_itself_is_not_what_it_was_given(is_sum_first: bool
         Pair(k, "n", ours[name], other, "learned") for k, (name, other) in enumerate(zip(names, order, strict=True))
     ]
     rows: list[Row] = list(Comparer().rows(pairs))
+    assert rows[-1].verdict.name == "diverges"
+    assert "though its input agrees" in rows[-1].verdict.why
+
+
+def test_a_fused_projection_is_given_what_one_of_its_parts_is_given() -> None:
+    """It is named after the last of the projections that it answers, and its input was compared with the first's."""
+    split: dict[str, Array | None] = {
+        "m.q-input_0": A, "m.q-output": B, "m.q_norm-input_0": B, "m.v-input_0": A, "m.v-output": C,
+    }  # fmt: skip
+    fused = nudged(np.concatenate([B, C], axis=-1), 0.2)
+    ours = {entry.name: entry for entry in held(split).entries}
+    theirs = {
+        entry.name: entry for entry in held({"m.qv-input_0": A, "m.n-input_0": nudged(B, 0.2), "m.qv": fused}).entries
+    }
+    parts = {name: ours[name] for name in ("m.q-output", "m.v-output")}
+    partners = [
+        (ours["m.q-input_0"], theirs["m.qv-input_0"]),
+        (ours["m.q_norm-input_0"], theirs["m.n-input_0"]),
+        (computed(parse('cat("m.q-output", "m.v-output")'), parts), theirs["m.qv"]),
+    ]
+    pairs = [Pair(k, one.layer, one, other, "fused") for k, (one, other) in enumerate(partners)]
+    rows = list(Comparer().rows(pairs, Pairing(pairs)))
     assert rows[-1].verdict.name == "diverges"
     assert "though its input agrees" in rows[-1].verdict.why
