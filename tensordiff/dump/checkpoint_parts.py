@@ -76,5 +76,5 @@ def _weight_map(at: DumpPath, index: str) -> dict[str, str]:
     """The file of each tensor; empty if the file is not an index."""
     try:
         return msgspec.json.decode(in_memory(open_buffer(at.path / index)), type=_Index).weight_map
-    except (BadFile, msgspec.DecodeError):
+    except (BadFile, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}  # the tensors can be read without it

@@ -154,7 +154,7 @@ def _packs_tensors(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return any(map(is_named_as_tensors, archive.namelist()))
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return False  # nothing says that it holds any
 
 

@@ -68,8 +68,18 @@ def test_a_part_that_lacks_what_the_index_names_never_agrees(tmp_path: Path) -> 
     assert compare_weights(open_dump(whole), open_dump(whole)).exit_status == 2
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"weight_map": {"a": 1}}'])
-def test_what_is_no_index_names_nothing(tmp_path: Path, text: str) -> None:
+NO_INDEX = {
+    "empty": b"",
+    "without tensors": b"{}",
+    "a list": b"[1]",
+    "a number for a file": b'{"weight_map": {"a": 1}}',
+    "no text": b'{"weight_map": {"\xff": "b"}}',
+    "too deep": b'{"more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("what", NO_INDEX)
+def test_what_is_no_index_names_nothing(tmp_path: Path, what: str) -> None:
     whole = write_sharded(llama(6), tmp_path / "whole")
-    (whole / "model.safetensors.index.json").write_text(text)
+    (whole / "model.safetensors.index.json").write_bytes(NO_INDEX[what])
     assert open_dump(whole).problems == ()

@@ -294,6 +294,15 @@ def test_documents_and_reports_are_let_be(tmp_path: Path) -> None:
     assert open_dump(dump).problems == ()
 
 
+def test_a_zip_that_needs_a_newer_reader_is_let_be(tmp_path: Path) -> None:
+    dump = save_npy(tmp_path / "d", {"a": A})
+    zipped(dump / "more.zip", "b.npy")
+    data = bytearray((dump / "more.zip").read_bytes())
+    data[data.index(b"PK\x01\x02") + 6] = 255  # the version that is needed to unpack it
+    (dump / "more.zip").write_bytes(data)
+    assert (unread(dump), verdict(dump)) == ([], "agrees")
+
+
 def test_a_hugging_face_checkpoint_is_let_be(tmp_path: Path) -> None:
     save(tmp_path / "model-00001-of-00002.safetensors", {"a": A}, ordered=False)
     save(tmp_path / "model-00002-of-00002.safetensors", {"b": A}, ordered=False)
