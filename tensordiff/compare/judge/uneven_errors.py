@@ -60,7 +60,8 @@ _WIDTH_OF_TOKEN = 32  # numbers; a shorter last axis may be the time of a convol
 _LOUD = 2.0  # factor over the median error from which the tokens of a stretch are checked
 _MOST_LOUD = 4  # stretches
 _SMALL = 0.3  # size of a token relative to the usual, below which the usual size is used instead
-_WRONG_TOKEN = 3.0  # factor over the limit of healthy layers from which a token is wrong
+WRONG_TOKEN = 3.0
+"""Factor over the limit of healthy layers from which a token is wrong."""
 
 
 def hides_nothing(diff: Diff, dtypes: tuple[str, str]) -> bool:
@@ -99,18 +100,23 @@ def loud_stretches(diff: Diff, dtypes: tuple[str, str]) -> list[tuple[int, int]]
 def wrong_token(ref: Array, cand: Array, stretches: Sequence[tuple[int, int]], dtypes: tuple[str, str]) -> float | None:
     """The error of the worst token in some stretches of two tensors, if that token is wrong by itself."""
     worst = max(_worst_token(ref, cand, *stretch) for stretch in stretches)
-    return worst if worst > _WRONG_TOKEN * floor_for(*dtypes)[1].diverges else None
+    return worst if worst > WRONG_TOKEN * floor_for(*dtypes)[1].diverges else None
 
 
 def _worst_token(ref: Array, cand: Array, begin: int, end: int) -> float:
     """The largest relative error of a token in a stretch; errors of small tokens are relative to a minimum size."""
     width = ref.shape[-1]
     tokens = slice(begin // width, -(-end // width))
+    wide, other = (side.reshape(-1, width)[tokens].astype(np.float64) for side in (ref, cand))
+    return float(relative_errors(wide, other).max(initial=0.0))
+
+
+def relative_errors(ref: NDArray[np.float64], cand: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The relative error of each row; errors of small rows are relative to a minimum size."""
     with np.errstate(all="ignore"):
-        wide, other = (side.reshape(-1, width)[tokens].astype(np.float64) for side in (ref, cand))
-        sizes, errors = np.linalg.norm(wide, axis=1), np.linalg.norm(np.nan_to_num(other - wide), axis=1)
+        sizes, errors = np.linalg.norm(ref, axis=1), np.linalg.norm(np.nan_to_num(cand - ref), axis=1)
         scale = np.maximum(sizes, _SMALL * np.median(sizes))
-        return float(np.divide(errors, scale, where=scale > 0, out=np.zeros_like(errors)).max(initial=0.0))
+        return np.asarray(np.divide(errors, scale, where=scale > 0, out=np.zeros_like(errors)))
 
 
 def of_wrong_token(error: float, measured: Measurement, carried: float | None) -> Verdict:

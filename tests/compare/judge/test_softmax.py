@@ -54,3 +54,18 @@ def test_what_does_not_add_up_to_one_is_judged_as_it_is() -> None:
     sides = weights(3 * LARGE), weights(nudged)
     assert judged(*sides).verdict.name != "diverges"
     assert judged(half * sides[0], half * sides[1]).verdict.name == "diverges"
+
+
+def test_so_is_one_query_of_thousands() -> None:
+    """Its scores are next to nothing in the error of all, and may not be among those that are read for it."""
+    scores, seen = 3.0 * numbers(1, 8, 512, 512), np.tril(np.ones((512, 512), bool))
+    other = scores.copy()
+    other[0, 3, 301] = 3.0 * numbers(512, seed=3)
+    assert judged(weights(scores, seen), weights(other, seen)).verdict.name == "diverges"
+
+
+def test_so_is_a_window_over_many_keys_of_little_weight() -> None:
+    scores, seen = 0.1 * numbers(1, 4, 1, 4096), np.ones((1, 4096), bool)
+    window = np.arange(4096) >= 2048
+    assert judged(weights(scores, seen), weights(scores, window)).verdict.name == "diverges"
+    assert judged(weights(scores, window), weights(scores, seen)).verdict.name == "diverges"
