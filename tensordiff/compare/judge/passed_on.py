@@ -3,6 +3,8 @@
 The other side does something to it before it is given on: a cap, a scale, a bias. In few bits that may be less than
 what healthy layers reach, so that it drifts by its number. But where the part agrees on both sides, rounding does not
 come into it: one side does something that the other does not.
+
+A part that was given the reference's inputs shows nothing: its module did not, and made its own output of others.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from tensordiff.align.index import parts_of
+from tensordiff.align.match import Pair
 from tensordiff.compare.judge.evidence import History, Measurement, is_golden_judged
 from tensordiff.compare.judge.verdict import Verdict, floor_for
 from tensordiff.compare.measure.diff import Diff
@@ -27,11 +31,16 @@ def passed_on(history: History, row: Row, measured: Measurement) -> Verdict | No
     """The verdict on an output that one side takes from a part as it is, and the other does not."""
     if row.is_input or row.is_exact or measured.diff.apart or is_golden_judged(measured):
         return None
-    parts = [part for part in history.upstream.parts_of(row.pair) if not part.is_input]
+    parts = [part for part in history.upstream.parts_of(row.pair) if not (part.is_input or _is_injected(part.pair))]
     for part in parts[: -_LAST - 1 : -1]:
         if part.verdict.name == "agrees" and part.shape == row.shape and (told := _told(row, part, measured)):
             return Verdict("diverges", f"rel_l2 {measured.diff.rel_l2:.1e}: {told}")
     return None
+
+
+def _is_injected(pair: Pair) -> bool:
+    """Whether the candidate's layer was given the reference's inputs."""
+    return any(part.origin is not None and part.origin.injected for part in parts_of(pair.candidate))
 
 
 def _told(row: Row, part: Row, measured: Measurement) -> str | None:

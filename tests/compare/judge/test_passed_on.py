@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 
+from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Origin
 from tests.compare.judge.few_bits import off, short
 from tests.compare.test_comparer import rows
-from tests.making import numbers
+from tests.making import numbers, pairs
 
 LOGITS = 4.0 * numbers(1, 24, 160)
 CAP = 20.0
@@ -52,3 +56,16 @@ def test_less_than_rounding_is_none() -> None:
     """Both are cast, and one is rounded once more."""
     rounded = LOGITS.astype(ml_dtypes.bfloat16).astype(np.float32)
     assert whole((LOGITS, NEAR), (rounded, NEAR)).verdict.name == "agrees"
+
+
+def test_a_part_that_was_given_the_reference_inputs_shows_nothing() -> None:
+    """It is right, and its module made what it gives of its own, which drifted."""
+    drifted = off(LOGITS, 0.04)
+    sides = (
+        short({"model.layers.0": before, "model.lm_head": part, "model": made})
+        for before, part, made in ((LOGITS, LOGITS, LOGITS), (drifted, NEAR, drifted))
+    )
+    before, part, made = pairs(*sides)
+    assert [row.verdict.name for row in Comparer().rows([before, part, made])][-1] == "diverges"
+    injected = replace(part, candidate=part.candidate._replace(origin=Origin(injected=("model.lm_head-input_0",))))
+    assert [row.verdict.name for row in Comparer().rows([before, injected, made])][-1] == "drifts"
