@@ -9,7 +9,7 @@ nothing else. One that differs anywhere is read in full.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from tensordiff.dump.files import Buffer, Bytes
@@ -92,7 +92,8 @@ class Layouts:
 
 
 def _layout_of(zipped: ZipMap, buffer: Bytes, folder: bytes, tensor: Tensor) -> Layout | None:
-    """The layout of a file that holds this tensor; None where the reader might look at more than the stretches.
+    """The layout of a file that holds this tensor; None where the reader might look at more than the stretches, or
+    would not map the values as they are.
 
     All that tells it how to read must come before the values or in the table of contents behind them. Members must not
     overlap, lest the folder's name, which may be any, stand where a size or an offset does.
@@ -104,14 +105,14 @@ def _layout_of(zipped: ZipMap, buffer: Bytes, folder: bytes, tensor: Tensor) -> 
         return None
     table = plain_table(buffer)
     before, after = names[: names.index(values) + 1], names[names.index(values) + 1 :]
-    if table is None or folder + b"/byteorder" in after:
+    if table is None or not _is_as_mapped(zipped, folder + b"/byteorder", after):
         return None
     places = [zipped.place(name) for name in before]
     ends, begins = [0, *(place.end for place in places)], [*(place.header for place in places), table.start]
     if begins[0] or any(end > begin for end, begin in zip(ends, begins, strict=True)):
         return None
     headers, tail = Span(0, places[-1].span.start), Span(table.start, len(buffer) - table.start)
-    if headers.size + tail.size > _MOST_BYTES:
+    if headers.size + tail.size > _MOST_BYTES or places[-1].span.size < tensor.storage.nbytes:
         return None
     rows = {name: table.start + row for name, row in zipped.rows.items()}
     differing = [checksum_in_row(rows[name]) for name in (values, folder + _RANDOM) if name in rows]
@@ -120,6 +121,14 @@ def _layout_of(zipped: ZipMap, buffer: Bytes, folder: bytes, tensor: Tensor) -> 
         *_stretches(buffer, tail, [*map(name_in_row, rows.values())], len(folder), sorted(differing)),
     )
     return Layout(headers.size + tensor.offset * tensor.spec.dtype.itemsize, tensor.spec, stretches)
+
+
+def _is_as_mapped(zipped: ZipMap, order: bytes, after: Collection[bytes]) -> bool:
+    """Whether values are in this machine's byte order, as the member ``order`` says, and not behind them."""
+    if order not in zipped.rows:
+        return True
+    start, size = zipped.span(order)
+    return order not in after and zipped.buffer[start : start + size] == b"little"
 
 
 def _stretches(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import struct
+import zipfile
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -181,6 +184,33 @@ def test_what_is_laid_out_as_no_torch_file_teaches_nothing() -> None:
         except BadFile:
             continue
         assert known.find(bytes(changed)) is None, what
+
+
+def test_a_storage_that_is_cut_short_teaches_nothing(sample: bytes) -> None:
+    count = sample.index(b"cpuq") + 6  # behind it, K and the number of elements
+    data = sample[:count] + bytes([sample[count] + 1]) + sample[count + 1 :]
+    with pytest.raises(BadFile, match="holds 24 of 28 bytes"):
+        in_full(data)
+    assert learned(data).find(data) is None
+
+
+def test_values_in_another_byte_order_are_read_in_full() -> None:
+    little, big = (zip_of(order) for order in (b"little", b"big"))
+    assert in_full(big)[2] == np.frombuffer(in_full(little)[2], np.float32).byteswap().tobytes()
+    assert learned(little).find(little) is not None
+    assert learned(big).find(big) is None
+
+
+def zip_of(byteorder: bytes) -> bytes:
+    """A file of torch as it is written today: the byte order comes before the values."""
+    made = BytesIO()
+    with zipfile.ZipFile(BytesIO(plain_zip())) as plain, zipfile.ZipFile(made, "w") as target:
+        names = plain.namelist()
+        for name in names:
+            if "/data/" in name:
+                target.writestr(f"{names[0].partition('/')[0]}/byteorder", byteorder)
+            target.writestr(name, plain.read(name))
+    return made.getvalue()
 
 
 def test_only_so_many_layouts_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
