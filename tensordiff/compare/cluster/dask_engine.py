@@ -30,7 +30,6 @@ _WORKERS_COME_BACK_S = 30.0
 _LOCAL = re.compile(r"local:([1-9][0-9]{0,3})")
 _SCHEDULER = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:.]+\]|[^\s/@:\[\]]+):[0-9]{1,5}")
 _INSTALL = "pip install 'tensordiff[cluster]'"
-_MORE_AT_ONCE = 4
 _CONFIG = {
     "distributed.scheduler.allowed-failures": RETRIES,
     "distributed.logging.distributed": "critical",

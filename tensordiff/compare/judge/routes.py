@@ -99,10 +99,6 @@ class RouteFlips(NamedTuple):
         apart = np.asarray((self.routes[0] != self.routes[1]).any(1))
         return apart if apart.mean() <= _MOST_REORDERED else np.zeros_like(apart)
 
-    def has_number_per_choice(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor has one number per token and expert, in one row, which may be sorted by expert."""
-        return len(shape) == 1 and shape[0] == self.routes[0].size
-
     def has_row_per_choice(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor has one row per token and expert."""
         return len(shape) >= 2 and shape[0] == self.routes[0].size and self.routes[0].shape[1] > 1
