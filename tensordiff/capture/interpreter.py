@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from tensordiff.capture.engines import ENGINES
@@ -63,7 +64,9 @@ def read_preferences_file(path: Path) -> dict[str, Any]:
 def interpreter(kind: str, said: str | None = None) -> str:
     """The interpreter for sources of a kind; ``said`` is the one, or the environment, given on the command line."""
     if said is not None:
-        inside = _python_in(Path(said).expanduser()) if Path(said).expanduser().is_dir() else None
+        folder = Path(said).expanduser()
+        is_command = os.sep not in said and which(said) is not None  # a folder of that name may be a stranger's
+        inside = _python_in(folder) if not is_command and folder.is_dir() else None
         return said if inside is None else str(inside)
     if ENGINES[kind].has_environment:
         for environment in (_of_user(kind), Path(sys.prefix).parent / f".venv-{kind}"):

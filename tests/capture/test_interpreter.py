@@ -54,6 +54,17 @@ def test_an_environment_may_be_given_for_its_interpreter(tmp_path: Path, monkeyp
         assert interpreter(KIND, said) == said
 
 
+def test_a_folder_called_as_a_command_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment(tmp_path / "stranger" / "python3")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.chdir(tmp_path / "stranger")
+    assert interpreter("hf", "python3") == "python3"
+    assert interpreter("hf", "./python3") == str(Path("python3", "bin", "python"))
+
+
 @pytest.mark.parametrize("ending", ["", "bin/python"])
 def test_the_users_own_file_comes_first(home: Path, tmp_path: Path, ending: str) -> None:
     environment(home / f".venv-{KIND}")
