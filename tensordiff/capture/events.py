@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tensordiff.errors import CaptureError, printable
+from tensordiff.secrets import masked_message
 
 
 class ChildLog(Exception):
@@ -57,7 +58,7 @@ class Failed:
     def error(self) -> CaptureError:
         """The error to raise for it in the parent; its cause is the child's traceback or log."""
         error = CaptureError(printable(self.sentence))
-        error.__cause__ = ChildLog(f"\n{self.detail}")
+        error.__cause__ = ChildLog(f"\n{masked_message(self.detail)}")
         return error
 
 
