@@ -102,12 +102,12 @@ def _why_left(path: Path) -> str | None:
         return "is a tensor file that is compressed, unfinished or a copy, and not read; unpack, rename or move it"
     if name.endswith(_OTHER_TOOLS):
         return "is a tensor file of another tool, which is not read; convert it, or move it elsewhere"
+    if is_named_as_tensors(name) or opens_as_tensors(path):
+        return "is a tensor file of another format than those that were read; compare it by itself, or move it"
     if _holds_arrays(path):
         return "is a pickle of arrays, which is not read, since it may run code; save them with numpy.savez, or move it"
     if _packs_tensors(path):
         return "is an archive with tensor files in it, which is not read; unpack it, or move it elsewhere"
-    if is_named_as_tensors(name) or opens_as_tensors(path):
-        return "is a tensor file of another format than those that were read; compare it by itself, or move it"
     return None
 
 

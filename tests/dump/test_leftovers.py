@@ -294,6 +294,17 @@ def test_documents_and_reports_are_let_be(tmp_path: Path) -> None:
     assert open_dump(dump).problems == ()
 
 
+def test_what_torch_saved_as_a_pickle_is_called_what_it_is(tmp_path: Path) -> None:
+    """Its reader opens it by itself; a pickle of arrays is opened by none."""
+    dump = save_npy(tmp_path / "d", {"a": A})
+    save_pt(dump / "new.pkl", torch.ones(3))
+    torch.save(torch.ones(3), dump / "old.pkl", _use_new_zipfile_serialization=False)
+    pickled(dump / "plain.pkl", B)
+    told = {problem.file: problem.sentence.partition("; ")[2] for problem in open_dump(dump).problems}
+    ways = {file: "compare it by itself" in sentence for file, sentence in told.items()}
+    assert ways == {"new.pkl": True, "old.pkl": True, "plain.pkl": False}
+
+
 def test_a_zip_that_needs_a_newer_reader_is_let_be(tmp_path: Path) -> None:
     dump = save_npy(tmp_path / "d", {"a": A})
     zipped(dump / "more.zip", "b.npy")
