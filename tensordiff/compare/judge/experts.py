@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+import numpy as np
+
 from tensordiff.compare.judge.evidence import History, Measurement
 from tensordiff.compare.judge.parents import parent_of
 from tensordiff.compare.judge.routes import RouteFlips, is_router, judge_routes, judge_sorted
@@ -13,7 +15,7 @@ from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.measure.dispatch import measure
-from tensordiff.compare.row import Row
+from tensordiff.compare.row import Row, values_of
 
 _PART_OF_EXPERTS = re.compile(r"(?:^|\.)experts\.(?!\d)")
 _NUMBERED = re.compile(r"(?:^|\.)\d+(?:\.|$)")
@@ -29,7 +31,7 @@ def by_routes(history: History, row: Row, measured: Measurement) -> Verdict:
     if may_be_routes and (judged := judge_routes(row, before, hidden, was_right=was_right)):
         history.note_flips(judged[1])
         return judged[0]
-    if (judged_sorted := _sorted(history, row)) is not None:
+    if (judged_sorted := _sorted(history, row, measured)) is not None:
         history.note_flips(judged_sorted[1])
         return judged_sorted[0]
     if history.flips is None or not history.flips.concerns(row.pair):
@@ -42,10 +44,23 @@ def by_routes(history: History, row: Row, measured: Measurement) -> Verdict:
     return row.verdict if sides is None else _judge_equal_routes(history, measured, history.flips, measure(*sides))
 
 
-def _sorted(history: History, row: Row) -> tuple[Verdict, RouteFlips] | None:
-    """The verdict on a router's output that is sorted by expert."""
+def _sorted(history: History, row: Row, measured: Measurement) -> tuple[Verdict, RouteFlips] | None:
+    """The verdict on a router's output that is sorted by expert.
+
+    None if its numbers are others, whatever their order, in more tokens than took other experts.
+    """
     is_padded = history.padding.is_known(row.pair.reference.step)
-    return judge_sorted(row, history.upstream.latest_outputs, is_padded=is_padded)
+    judged = judge_sorted(row, history.upstream.latest_outputs, is_padded=is_padded)
+    sides = None if judged is None or is_padded or row.is_exact else values_of(row.pair)
+    if judged is None or sides is None:
+        return judged
+    ref, cand = (np.sort(side.astype(np.float64)) for side in sides)
+    part = measure(ref, cand)
+    by_flips = math.sqrt(judged[1].flipped.mean())
+    upstream = history.upstream
+    diff, carried = part._replace(rel_l2=max(0.0, part.rel_l2 - by_flips)), upstream.carried_into(row.pair)
+    alone = judge_diff(diff, measured.dtypes, carried, Limits(), None, upstream.worst_agreeing)
+    return None if alone.name == "diverges" else judged
 
 
 def _judge_equal_routes(history: History, measured: Measurement, flips: RouteFlips, part: Diff) -> Verdict:

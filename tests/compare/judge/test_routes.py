@@ -208,3 +208,14 @@ def test_of_experts_that_score_the_same_either_may_be_taken() -> None:
     clear = sorted_by_expert(LOGITS + np.arange(EXPERTS) / 8)
     wrong = clear | {"b.moe.router-output_0": np.roll(placed(clear), 1)}
     assert rows(clear, wrong)["b.moe.router-output_0"].verdict.name == "diverges"
+
+
+def test_a_tie_excuses_the_order_of_weights_and_not_other_weights() -> None:
+    tied = LOGITS + np.arange(EXPERTS) / 8
+    tied[4] = tied[4, 0]
+    weights = np.abs(numbers(2 * TOKENS, seed=5)).astype(ml_dtypes.bfloat16)
+    reference = sorted_by_expert(tied) | {"b.moe.router-output_1": weights}
+    scaled = sorted_by_expert(tied) | {"b.moe.router-output_1": (2.5 * weights).astype(ml_dtypes.bfloat16)}
+    moved = sorted_by_expert(tied) | {"b.moe.router-output_1": np.roll(weights, 1)}
+    assert rows(reference, moved)["b.moe.router-output_1"].verdict.name == "drifts"
+    assert rows(reference, scaled)["b.moe.router-output_1"].verdict.name == "diverges"
