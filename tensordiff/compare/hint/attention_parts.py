@@ -80,7 +80,10 @@ def _fit_together(known: AttentionTensors) -> bool:
     mask, rows = known.mask, (1, len(known.ref))
     if mask is not None and (mask.shape[0] not in rows or mask.shape[-2] not in (1, tokens) or mask.shape[-1] != keys):
         return False
-    return known.tables is None or (keys == tokens and all(_is_table(table, tokens, rows) for table in known.tables))
+    if known.tables is None:
+        return True
+    cos, sin = known.tables
+    return keys == tokens and cos.shape == sin.shape and _is_table(cos, tokens, rows)
 
 
 def _is_table(table: Floats, tokens: int, rows: tuple[int, int]) -> bool:

@@ -132,6 +132,7 @@ def test_weights_that_leave_room_for_a_sink_are_told() -> None:
     [
         {"attn-input_position_embeddings_0": numbers(3, 1, TOKENS, SIZE)},  # a table each for time, height and width
         {"attn-input_position_embeddings_0": numbers(1, TOKENS + 4, SIZE)},
+        {"attn-input_position_embeddings_1": numbers(1, TOKENS, 3)},  # fewer sines than cosines
         {"attn-input_attention_mask": np.zeros((3, 1, TOKENS, TOKENS), np.float32)},
         {"attn-input_attention_mask": np.zeros((1, 3, TOKENS, TOKENS), np.float32)},
         {"attn.k_proj-output": numbers(1, TOKENS, 3 * SIZE), "attn.v_proj-output": numbers(1, TOKENS, 3 * SIZE)},
