@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from tensordiff.align.index import parts_of
+from tensordiff.align.index import all_parts, parts_of
 from tensordiff.align.operations import computes, is_operation, layer_of_operation, operation_name, operation_number
 from tensordiff.dump.model import CallKey, Entry
 from tensordiff.errors import DumpError
-from tensordiff.util.slices import SlicedDict, release
+from tensordiff.util.slices import dict_for, in_order, release
 
 
 class _Pair(Protocol):
@@ -177,18 +177,16 @@ class Coverage:
 
 
 def _side(compared: Sequence[Entry], paired: Sequence[Entry], orphans: Iterable[Entry]) -> SideCoverage:
-    used, left = SlicedDict[int, Entry](), SlicedDict[int, Entry]()
-    for entry in compared:
-        for part in parts_of(entry):
-            used[id(part)] = part
+    used, left = dict_for(len(compared)), dict_for(len(paired))
+    for part in all_parts(compared):
+        used[id(part)] = part
     # An entry may stand in several pairs, such as the logits of all tokens and of the last one.
     is_all = len(compared) == len(paired) and all(a is b for a, b in zip(compared, paired, strict=True))
-    for entry in () if is_all else paired:
-        for part in parts_of(entry):
-            if used.get(id(part)) is None:
-                left[id(part)] = part
+    for part in all_parts(() if is_all else paired):
+        if used.get(id(part)) is None:
+            left[id(part)] = part
     rest = [*left.values(), *orphans]
-    outputs = [[entry for entry in some if not entry.is_input] for some in (used.in_order(), rest)]
+    outputs = [[entry for entry in some if not entry.is_input] for some in (in_order(used), rest)]
     counted = outputs if any(outputs) else [[*used.values()], rest]
     side = SideCoverage(tuple(counted[0]), tuple(counted[1]))
     release(used, left, rest, *outputs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump, Entry, Spec
 from tensordiff.dump.names import NameParts, parse_name
 from tensordiff.dump.ranks.joined_tensor import JoinedRanks
-from tensordiff.util.slices import SlicedDict, release
+from tensordiff.util.slices import SlicedDict, dict_for, in_order, release
 
 _NUMBER = re.compile(r"(?<![0-9])[0-9]{1,9}(?![0-9])")
 
@@ -55,9 +55,9 @@ class Index:
         return self.rules.canonical(entry.layer, self.side, entry.origin and entry.origin.module_class)
 
     @cached_property
-    def calls(self) -> SlicedDict[Key, list[Entry]]:
+    def calls(self) -> dict[Key, list[Entry]] | SlicedDict[Key, list[Entry]]:
         """Entries by canonical layer, port and step, each in order of calls."""
-        by_name: SlicedDict[Key, list[Entry]] = SlicedDict()
+        by_name: dict[Key, list[Entry]] | SlicedDict[Key, list[Entry]] = dict_for(len(self.dump))
         rewrite = self.rules.rewriter(self.side)
         for entry in self.dump.entries:
             _, layer, port, _, step, _, origin = entry
@@ -71,7 +71,7 @@ class Index:
                 by_name[key] = [entry]
             else:
                 calls.append(entry)
-        for calls in by_name.in_order():
+        for calls in in_order(by_name):
             if len(calls) > 1:  # rare; dumps without an order are sorted by name, the second call before the first
                 calls.sort(key=lambda entry: entry.call)
         return by_name
@@ -79,7 +79,7 @@ class Index:
     @cached_property
     def own_names(self) -> dict[int, str]:
         """Distinct names, by id, for entries that share layer, port, step and call."""
-        duplicates = [calls for calls in self.calls.in_order() if len(calls) > 1 and have_duplicate_calls(calls)]
+        duplicates = [calls for calls in in_order(self.calls) if len(calls) > 1 and have_duplicate_calls(calls)]
         return {
             id(entry): name for calls in duplicates for entry, name in zip(calls, _distinct_names(calls), strict=True)
         }
@@ -240,6 +240,15 @@ def part_on(entry: Entry) -> str:
 def ranks_of(entry: Entry) -> str:
     """How the ranks of a run make an entry, or the empty text: ``cat along 1 of 2 ranks``."""
     return str(entry.stored) if isinstance(entry.stored, JoinedRanks) else ""
+
+
+def all_parts(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """``parts_of`` each of many entries."""
+    for entry in entries:
+        if isinstance(entry.stored, ComputedTensor):
+            yield from parts_of(entry)
+        else:  # nearly all
+            yield entry
 
 
 def parts_of(entry: Entry) -> Iterable[Entry]:

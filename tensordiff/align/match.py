@@ -36,7 +36,7 @@ from tensordiff.align.rules.rule import RuleSet, switched_off
 from tensordiff.align.rules.tables import MapRule, ViewRule
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.dump.ranks.joined_tensor import JoinedRanks
-from tensordiff.util.slices import SlicedSet, release
+from tensordiff.util.slices import SlicedSet, items_in_order, release, set_for
 
 _MADE_OF_OTHERS = (ComputedTensor, JoinedRanks)
 """Types of stored tensors that are made of other entries."""
@@ -193,8 +193,8 @@ class _Matcher:
     def __init__(self, reference: Index, candidate: Index) -> None:
         self.reference, self.candidate = reference, candidate
         self.pairs: list[tuple[Entry, Entry, PairedBy]] = []
-        self.used_reference: SlicedSet[int] = SlicedSet()
-        self.used_candidate: SlicedSet[int] = SlicedSet()
+        self.used_reference: set[int] | SlicedSet[int] = set_for(len(reference.dump))
+        self.used_candidate: set[int] | SlicedSet[int] = set_for(len(candidate.dump))
         self._only_parts: set[int] = set()
         """Entries of either side, by id, that are in pairs only as parts of expressions."""
 
@@ -255,7 +255,7 @@ class _Matcher:
         """Take the entries whose names the rules make equal; a part of an expression may have its own pair, too."""
         theirs, only_parts = self.candidate.calls, self._only_parts
         used_reference, used_candidate = self.used_reference, self.used_candidate
-        for key, calls in self.reference.calls.items_in_order():
+        for key, calls in items_in_order(self.reference.calls):
             others = theirs.get(key)
             if others is None or is_operation(key[0]):
                 continue
@@ -401,7 +401,7 @@ def _partial_calls(
 
     ``overruled`` are ids of reference entries whose namesake in the candidate is another tensor.
     """
-    for key, others in matcher.candidate.calls.items_in_order():
+    for key, others in items_in_order(matcher.candidate.calls):
         calls = matcher.reference.calls.get(key)
         rule = calls and next((v for v in views if v.reference and v.regex.matches(key[0])), None)
         if not calls or not rule or id(calls[0]) in overruled:

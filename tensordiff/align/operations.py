@@ -122,12 +122,12 @@ def parse_operation(layer: str) -> OperationName | None:
 
 def is_operation(layer: str) -> bool:
     """Whether a layer's name is that of an operation within a layer."""
-    return parse_operation(layer) is not None
+    return "/" in layer and parse_operation(layer) is not None
 
 
 def computes(layer: str) -> bool:
     """Whether a layer is an operation that computes something, rather than one that only moves data."""
-    parts = parse_operation(layer)
+    parts = parse_operation(layer) if "/" in layer else None  # asked of every entry
     return parts is not None and parts.kind == "op" and _word(parts.name) not in _VIEWS | _COPIES
 
 

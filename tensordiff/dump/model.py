@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tensordiff.dump.dtypes import Array, DType
-from tensordiff.dump.names import MOST_PARTS, PARAMETER_PORT, is_backward, parse_name, why_refused
+from tensordiff.dump.names import BACKWARD, MOST_PARTS, PARAMETER_PORT, is_backward, parse_name, why_refused
 from tensordiff.errors import DumpError
 from tensordiff.util.mappings import count_losses, raise_losses
 
@@ -140,7 +140,7 @@ class Entry(NamedTuple):
     @property
     def is_gradient(self) -> bool:
         """Whether this is a gradient: an input or output of a module's backward pass."""
-        return is_backward(self.layer)
+        return self.layer.startswith(BACKWARD) and is_backward(self.layer)
 
 
 def entry(name: str, stored: StoredTensor, step: int = 0) -> Entry:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from tensordiff.align.index import parts_of
+from tensordiff.align.index import all_parts, parts_of
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.align.views import reconcile
 from tensordiff.compare.judge.uneven_errors import token_errors
@@ -48,8 +48,8 @@ class ComparedOutputs(NamedTuple):
     def of(cls, reference: Dump, candidate: Dump, pairs: Sequence[Pair]) -> Self:
         """Find the outputs, given the pairs that are compared."""
         compared = (
-            [part for pair in pairs for part in parts_of(pair.reference)],
-            [part for pair in pairs for part in parts_of(pair.candidate)],
+            list(all_parts(pair.reference for pair in pairs)),
+            list(all_parts(pair.candidate for pair in pairs)),
         )
         own = _by_step(reference, compared[0]), _by_step(candidate, compared[1])
         return cls((reference, candidate), *own, compared)
@@ -152,7 +152,7 @@ def _by_step(dump: Dump, compared: Iterable[Entry]) -> dict[int, _OwnOutputs]:
     steps: dict[int, list[Entry]] = {}
     for entry in own_outputs(dump.entries):
         steps.setdefault(entry.step, []).append(entry)
-    seen = {id(entry): entry for entry in compared}
+    seen = {id(entry): entry for entry in compared} if steps else {}
     return {
         step: _OwnOutputs(own, [entry for entry in own if id(entry) in seen or _equals_another(entry, seen.values())])
         for step, own in steps.items()
@@ -272,7 +272,7 @@ def _by_deciding_step(outputs: Sequence[Row], *, is_ordered: bool) -> list[list[
 
 
 def _deciding_outputs(outputs: list[Row], *, is_ordered: bool) -> list[Row]:
-    own = {id(entry) for entry in own_outputs([part for row in outputs for part in parts_of(row.pair.reference)])}
+    own = {id(entry) for entry in own_outputs([*all_parts(row.pair.reference for row in outputs)])}
     rows = [row for row in outputs if any(id(part) in own for part in parts_of(row.pair.reference))]
     rows += [row for row in outputs if is_logits(row.pair.name, row.pair.reference.port, row.shape or ())]
     if rows:

@@ -35,6 +35,7 @@ LONGEST_RESULT = 20_000
 """Most characters that a replacement may produce: rules that each double a name would fill the memory."""
 _QUICK_S = 50e-6  # quicker searches are not counted
 _STEPS = 1e6  # for one search by ``re``: some milliseconds
+_QUICK_STEPS = 1e3  # which take so much less than _QUICK_S that the search is not even timed
 _MANY_CLASSES = 32  # classes beyond Latin-1, each of which takes ``re`` a hundredth of a second to compile
 _SMALL_COUNT = 64  # a repeat with a higher count is treated as unbounded
 
@@ -46,7 +47,7 @@ class UserRegex:
 
     def __init__(self, what: str, text: str) -> None:
         """``what`` says where the text comes from, such as ``--only``; raises ``AlignError`` for a bad expression."""
-        self.plain, self.plain_up_to = _compiled(what, text)
+        self.plain, self.plain_up_to, self.untimed_up_to = _compiled(what, text)
         self.what, self.text, self.seconds_left = what, text, SECONDS
         self._clock = time.perf_counter
 
@@ -55,6 +56,8 @@ class UserRegex:
 
     def matches(self, text: str) -> bool:
         """Whether the expression is found anywhere in a text."""
+        if len(text) <= self.untimed_up_to:
+            return self.plain.search(text) is not None
         clock = self._clock
         start = clock()
         match = self.plain.search(text) if len(text) <= self.plain_up_to else self._limited("search", text)
@@ -148,6 +151,8 @@ class _Compiled(NamedTuple):
     plain: re.Pattern[str]
     plain_up_to: int
     """The longest text that ``re`` searches in few steps."""
+    untimed_up_to: int
+    """The longest text that it searches in so few that reading a clock would take longer."""
 
 
 def _compiled(what: str, text: str) -> _Compiled:
@@ -178,7 +183,7 @@ def _compile(text: str) -> _Compiled:
     if _count_classes(parsed) > _MANY_CLASSES:
         raise _TooLarge(f"has more than {_MANY_CLASSES} classes of characters beyond Latin-1")
     steps = _sequence_steps(parsed)
-    return _Compiled(re.compile(text), steps.longest_text())
+    return _Compiled(re.compile(text), steps.longest_text(_STEPS), steps.longest_text(_QUICK_STEPS))
 
 
 class _Steps(NamedTuple):
@@ -191,11 +196,11 @@ class _Steps(NamedTuple):
     def is_fixed(self) -> bool:
         return self == _Steps()
 
-    def longest_text(self) -> int:
-        """The longest text that takes few steps; a search starts at each of its positions."""
-        if self.ways > _STEPS:
+    def longest_text(self, steps: float) -> int:
+        """The longest text that takes no more steps than that; a search starts at each of its positions."""
+        if self.ways > steps:
             return -1
-        return int((_STEPS / self.ways) ** (1 / (self.power + 1))) - 1
+        return int((steps / self.ways) ** (1 / (self.power + 1))) - 1
 
 
 _UNBOUNDED = _Steps(float("inf"))
