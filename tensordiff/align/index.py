@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,22 +50,23 @@ class Index:
 
     def canonical(self, entry: Entry) -> str:
         """The canonical name of an entry's layer."""
-        if entry.layer in self.namesakes:
-            return distinct_layer_name(entry.layer)
-        return self.rules.canonical(entry.layer, self.side, entry.origin and entry.origin.module_class)
+        layer, origin = entry.layer, entry.origin
+        if layer in self.namesakes:
+            return distinct_layer_name(layer)
+        return self._rewrite(layer, origin and origin.module_class)
+
+    @cached_property
+    def _rewrite(self) -> Callable[[str, str | None], str]:
+        return self.rules.rewriter(self.side)
 
     @cached_property
     def calls(self) -> dict[Key, list[Entry]] | SlicedDict[Key, list[Entry]]:
         """Entries by canonical layer, port and step, each in order of calls."""
         by_name: dict[Key, list[Entry]] | SlicedDict[Key, list[Entry]] = dict_for(len(self.dump))
-        rewrite = self.rules.rewriter(self.side)
+        rewrite, namesakes = self._rewrite, self.namesakes
         for entry in self.dump.entries:
             _, layer, port, _, step, _, origin = entry
-            name = (
-                distinct_layer_name(layer)
-                if layer in self.namesakes
-                else rewrite(layer, origin and origin.module_class)
-            )
+            name = distinct_layer_name(layer) if layer in namesakes else rewrite(layer, origin and origin.module_class)
             key = name, "output" if port == "output_0" else port, step
             if (calls := by_name.get(key)) is None:
                 by_name[key] = [entry]

@@ -43,9 +43,12 @@ _MADE_OF_OTHERS = (ComputedTensor, JoinedRanks)
 PairedBy = Literal["name", "rule", "map", "fused", "value", "learned"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Pair:
-    """A reference entry and the candidate entry held to be the same tensor."""
+    """A reference entry and the candidate entry held to be the same tensor.
+
+    It is never changed, but not frozen: a frozen one takes thrice as long to make.
+    """
 
     index: int
     name: str
@@ -259,7 +262,8 @@ class _Matcher:
             others = theirs.get(key)
             if others is None or is_operation(key[0]):
                 continue
-            for reference, candidate in _pair_calls(calls, others):
+            is_single = len(calls) == len(others) == 1 and not calls[0].is_input  # as nearly all are
+            for reference, candidate in ((calls[0], others[0]),) if is_single else _pair_calls(calls, others):
                 ours, other = id(reference), id(candidate)
                 is_ours_free = ours not in used_reference or ours in only_parts
                 if is_ours_free and (other not in used_candidate or other in only_parts):
@@ -271,14 +275,14 @@ class _Matcher:
 
     def _names(self, pairs: Iterable[tuple[Entry, Entry, PairedBy]]) -> Iterator[str]:
         """A name for each pair: canonical, or its own if that is not unique; for a fusion, the fused layer's."""
-        own_names = self.reference.own_names
+        own_names, canonical = self.reference.own_names, self.reference.canonical
         for reference, candidate, _ in pairs:
             is_fused = isinstance(reference.stored, ComputedTensor) and len(reference.stored.entries) > 1
             name = None if is_fused else own_names.get(id(reference))
             if is_fused:
                 port = f"-{candidate.port}" if candidate.is_input else ""
                 name = f"{self.candidate.canonical(candidate)}{port}"
-            yield name or self.reference.canonical(reference)
+            yield name or canonical(reference)
 
     def alignment(self, plan: AlignmentPlan) -> Alignment:
         """All pairs in execution order, and the orphans."""
@@ -318,8 +322,6 @@ def _is_whole_orphan(matcher: _Matcher, entry: Entry) -> bool:
 
 def _pair_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
     """Pair calls by number; a single call with the last fitting one of the other side. Inputs must always fit."""
-    if len(calls) == len(others) == 1 and not calls[0].is_input:  # the usual case, and there may be very many
-        return ((calls[0], others[0]),)
     has_duplicates = have_duplicate_calls(calls) or have_duplicate_calls(others)
     pairs = _by_spelling(calls, others) if has_duplicates else _by_number(calls, others)
     return [(r, c) for r, c in pairs if not r.is_input or could_be_same(r, c) or is_shared_by_rows(r, c)]

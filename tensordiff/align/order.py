@@ -145,7 +145,8 @@ _MIN_ELEMENTS = 16
 
 def infer_order(dump: Dump) -> tuple[list[Entry], bool]:
     """A dump's entries in their likely execution order, and whether values were used to find it."""
-    calls = dict.fromkeys(e.call_key for e in dump.entries)
+    own_calls = [entry.call_key for entry in dump.entries]
+    calls = dict.fromkeys(own_calls)
     edges = set(_edges_from_values(dump)) if len(dump) <= _MAX_ENTRIES else set()
     within_modules = set(_edges_from_names(calls))
     keys = _sort_keys(calls)
@@ -155,7 +156,8 @@ def infer_order(dump: Dump) -> tuple[list[Entry], bool]:
         else sorted(calls, key=keys.__getitem__)
     )
     position = {key: k for k, key in enumerate(order)}
-    return sorted(dump.entries, key=lambda e: (position[e.call_key], _port_key(e.port))), bool(edges)
+    places = [(position[key], _port_key(e.port)) for key, e in zip(own_calls, dump.entries, strict=True)]
+    return [dump.entries[at] for at in sorted(range(len(places)), key=places.__getitem__)], bool(edges)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -95,7 +95,7 @@ class Comparer:
             return
         losses = count_losses()
         read = read_ahead(pairs) if self.reads_ahead else map(read_pair, pairs)
-        for batch in in_batches(read, _elements_of, self._is_full):
+        for batch in in_batches(read, _elements_of, None if self.batch_bytes is None else self._is_full):
             with gc_paused():
                 tasks = [
                     values if isinstance(values, Row) else pair_task(self._work(values.pair), values)

@@ -60,6 +60,9 @@ def pair_task(work: PairWork, values: PairValues) -> PairTask | Row:
     """What to measure for a pair; a row with verdict ``unknown`` if that is impossible."""
     pair, limits = work.pair, work.limits
     _, _, ref, cand = values
+    plain = (ref, cand, limits.tolerance)
+    if limits.kl_div is None and work.injected is None and work.golden is None:  # as nearly all
+        return PairTask(values, work, [plain], False, False)
     if work.wants_kl_div and not (has_distributions(ref) and has_distributions(cand)):
         return unknown_row(pair, f"kl_div is of distributions, and shape {list(ref.shape)} holds none")
     before = count_losses()
@@ -69,8 +72,7 @@ def pair_task(work: PairWork, values: PairValues) -> PairTask | Row:
         raise_losses(before, pair.reference.name)
     except (DumpError, AlignError) as error:
         return unknown_row(pair, str(error))
-    inputs = [(ref, cand, limits.tolerance), *injected, *golden]
-    return PairTask(values=values, work=work, inputs=inputs, has_injected=bool(injected), has_golden=bool(golden))
+    return PairTask(values, work, [plain, *injected, *golden], bool(injected), bool(golden))
 
 
 def _injected_inputs(entry: Entry, ref: Array, limits: Limits) -> list[MeasureInput]:
@@ -109,11 +111,9 @@ def _measurement(task: PairTask, diffs: Iterator[Diff]) -> Measurement:
     diff = next(diffs)
     injected = next(diffs) if task.has_injected else None
     golden = GoldenErrors(next(diffs).rel_l2, next(diffs).rel_l2) if task.has_golden else None
-    kl_div = compare_logits(ref, cand).kl_div if task.work.wants_kl_div else None
-    return Measurement(
-        pair=pair, dtypes=_names_of(ref.dtype, cand.dtype), views=views, diff=diff, injected=injected,
-        golden=golden, limits=task.work.limits, kl_div=kl_div,
-    )  # fmt: skip
+    wants_kl_div = task.work.limits.kl_div is not None and task.work.wants_kl_div
+    kl_div = compare_logits(ref, cand).kl_div if wants_kl_div else None
+    return Measurement(pair, _names_of(ref.dtype, cand.dtype), views, diff, injected, golden, task.work.limits, kl_div)
 
 
 @lru_cache(maxsize=512)

@@ -93,7 +93,15 @@ class DumpPath:
     @cached_property
     def _endings(self) -> set[str]:
         """The part of each file's name from its last dot on; for a name without a dot, its last letter."""
-        return {name[name.rfind(".") :].lower() for name in self.files}
+        return {ending.lower() for ending in {name[name.rfind(".") :] for name in self.files}}
+
+    def mentions(self, text: str) -> bool:
+        """Whether the name of any file holds a text. Readers ask this before they look at a hundred thousand names."""
+        return text in self._names
+
+    @cached_property
+    def _names(self) -> str:
+        return "/".join(self.files)
 
     def without(self, names: Collection[str]) -> DumpPath:
         """The same folder without some of its files, and without its subfolders."""

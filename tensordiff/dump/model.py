@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tensordiff.dump.dtypes import Array, DType
-from tensordiff.dump.names import BACKWARD, MOST_PARTS, PARAMETER_PORT, is_backward, parse_name, why_refused
+from tensordiff.dump.names import BACKWARD, MOST_PARTS, PARAMETER_PORT, is_backward, split_name, why_refused
 from tensordiff.errors import DumpError
 from tensordiff.util.mappings import count_losses, raise_losses
 
@@ -145,7 +145,7 @@ class Entry(NamedTuple):
 
 def entry(name: str, stored: StoredTensor, step: int = 0) -> Entry:
     """Make an entry from its name in a dump, which contains layer, port and call."""
-    layer, port, call = parse_name(name)
+    layer, port, call = split_name(name)
     return Entry(name, layer, port, call, step, stored)
 
 
@@ -216,7 +216,9 @@ class Dump:
 
     def without_oversized_names(self) -> Dump:
         """Leave out the entries whose names no real model has, and report each as a problem."""
-        refused = [(entry, why) for entry in self.entries if (why := _why_refused(entry))]
+        most = MOST_PARTS  # of characters, too: a shorter name cannot have too many parts
+        long = [entry for entry in self.entries if len(entry[0]) > most or len(entry[1]) > most or len(entry[2]) > most]
+        refused = [(entry, why) for entry in long if (why := _why_refused(entry))]
         if not refused:
             return self
         unfit = {id(entry) for entry, _ in refused}
@@ -230,7 +232,4 @@ class Dump:
 
 def _why_refused(entry: Entry) -> str | None:
     """Why an entry's name is refused. Layer and port are checked, too, since a dump may give them independently."""
-    name, layer, port = entry[:3]
-    if len(name) <= MOST_PARTS and len(layer) <= MOST_PARTS and len(port) <= MOST_PARTS:
-        return None  # too short to have too many parts
-    return next(filter(None, map(why_refused, (name, layer, port))), None)
+    return next(filter(None, map(why_refused, (entry.name, entry.layer, entry.port))), None)

@@ -45,12 +45,17 @@ class NameParts(NamedTuple):
 
 def parse_name(name: str) -> NameParts:
     """Parse an entry's name: ``a.b(2)-output_1`` is layer ``a.b``, port ``output_1``, call 2."""
-    layer, dash, port = name.rpartition("-")
-    if not (dash and layer and _is_port(port)):
+    return NameParts(*split_name(name))
+
+
+def split_name(name: str) -> tuple[str, str, int]:
+    """The parts as a plain tuple, for callers with very many names."""
+    layer, _, port = name.rpartition("-")
+    if not (layer and (port == "output" or _is_port(port))):
         layer, port = _split_underscore(name)
     if layer.endswith(")") and (match := _CALL.match(layer)) and match[1]:
-        return NameParts(match[1], port, int(match[2]))
-    return NameParts(layer, port, 1)
+        return match[1], port, int(match[2])
+    return layer, port, 1
 
 
 PARAMETER_PORT = "parameter"
@@ -119,7 +124,7 @@ def natural_key(name: str) -> tuple[int | str, ...]:
     return tuple(parts)
 
 
-NUMBER_PART = re.compile(r"(?<![^.])\d{1,9}(?![^.])")
+NUMBER_PART = re.compile(r"\d(?<![^.]\d)\d{0,8}(?![^.])")  # begins with a digit, for which ``re`` searches quickly
 """A number between the dots of a name, such as that of a layer or an expert."""
 
 WRAPPERS = frozenset(("activations", "intermediates", "state_dict", "model_state_dict", "hidden", "outputs", "app"))

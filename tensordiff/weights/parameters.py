@@ -113,11 +113,11 @@ def is_checkpoint(dump: Dump) -> bool:
     if dump.statistics or not dump.entries or dump.format == "tensordiff":
         return False
     entries = dump.entries
-    if any(entry.is_input or entry.step or entry.call != 1 for entry in entries):
-        return False
     allowed = len(entries) - math.ceil(_MOSTLY * len(entries))
     others = (entry for entry in entries if _IS_PARAMETER.search(_own_name(entry)) is None)
-    return next(islice(others, allowed, None), None) is None  # for the dump of a run, a few entries are enough
+    if next(islice(others, allowed, None), None) is not None:
+        return False  # a run, as a few of its entries show
+    return not any(entry.is_input or entry.step or entry.call != 1 for entry in entries)
 
 
 def holds_parameters(dump: Dump) -> bool:

@@ -71,9 +71,10 @@ class History:
 
     def note_mixture(self, pair: Pair) -> None:
         """Note the mixture of experts that a pair belongs to, if its name is that of a router or of experts."""
-        names = f"{pair.name}.{pair.reference.layer}"
+        name, layer = pair.name, pair.reference.layer
+        names = layer if name == layer else f"{name}.{layer}"
         if not _OF_MIXTURES.isdisjoint(names.split(".")):
-            self.mixtures.add(mixture_of(pair.reference.layer))
+            self.mixtures.add(mixture_of(layer))
 
     def routed_rightly_before(self, pair: Pair) -> bool:
         """Whether the router of a pair's mixture was right in an earlier step with many tokens."""

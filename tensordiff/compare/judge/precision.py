@@ -64,17 +64,20 @@ class Precision:
             if entry.is_input:
                 self.given.add(entry.call_key)
             return dtypes
-        dtypes, call = self._as_computed(entry, dtypes), entry.call_key
+        if self.reference_tf32 != "nowhere":
+            dtypes = self._as_computed(entry, dtypes)
+        call = entry.call_key
         if entry.is_input:
             found = _Types(_coarsest(dtypes, self.before), dtypes)
-            self.inputs[call] = _coarser_of(found, self.inputs.get(call))
+            self.inputs[call] = _coarser_of(found, self.inputs.get(call, found))
             self.given.add(call)
         else:
             own = _coarsest(dtypes, _EIGHT_BITS) if entry.layer in self.in_eight_bits else dtypes
             found = _Types(own, own)
             before = self.inputs.get(call), self.outputs.get(call)
             for other in (*before, *self.parts.pop((entry.layer, entry.step), ())):
-                found = _coarser_of(found, other)
+                if other is not None:
+                    found = _coarser_of(found, other)
             self.outputs[call] = found
             if call not in self.given and self.run is not None:
                 found = _coarser_of(found, _Types(self.run, self.run))
@@ -87,7 +90,7 @@ class Precision:
 
         A candidate's claim is not believed: it could loosen its own verdict, and values do not show TF32.
         """
-        if self.reference_tf32 == "nowhere" or dtypes[0] != "float32":
+        if dtypes[0] != "float32":
             return dtypes
         is_conv_layer = entry.origin is not None and is_convolution(entry.origin.module_class)
         if self.reference_tf32 == "convolutions" and (entry.is_input or not is_conv_layer):
@@ -95,8 +98,8 @@ class Precision:
         return TF32, dtypes[1]
 
 
-def _coarser_of(one: _Types, other: _Types | None) -> _Types:
-    if other is None or other == one:
+def _coarser_of(one: _Types, other: _Types) -> _Types:
+    if other == one:
         return one
     return _Types(_coarsest(one.way, other.way), _coarsest(one.own, other.own))
 

@@ -60,7 +60,7 @@ class UpstreamError:
 
     def carried_into(self, pair: Pair) -> float | None:
         """The error that came into a pair's layer; an input's own may come from anything before it. None if unknown."""
-        if pair.reference.is_input or not (self.equal_integers or self.input_errors or self.state_errors):
+        if not (self.equal_integers or self.input_errors or self.state_errors) or pair.reference.is_input:
             return self.worst
         call = self._call_of(pair)
         if not self.equal_integers.get(call, True):

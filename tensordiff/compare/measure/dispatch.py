@@ -200,7 +200,7 @@ def _real(array: Array) -> Array:
 
 def _compiled_cells(tasks: Sequence[_Task]) -> Cells:
     in_place = [_is_plain(task.ref) and _is_plain(task.cand) for task in tasks]
-    scanned = compiled_pass.scan([_sides(task, task.ref, task.cand) for task in compress(tasks, in_place)])
+    scanned = compiled_pass.scan(list(_sides_in_place(compress(tasks, in_place))))
     if all(in_place):
         return scanned
     cells = empty_cells([task.ref.size for task in tasks])
@@ -211,9 +211,19 @@ def _compiled_cells(tasks: Sequence[_Task]) -> Cells:
     return cells
 
 
+def _sides_in_place(tasks: Iterable[_Task]) -> Iterator[Sides]:
+    """The sides of each pair. Nearly always a pair has the types of the one before, and is measured likewise."""
+    how, before = None, None
+    for ref, cand, options, _, _ in tasks:
+        kind = ref.dtype, cand.dtype, options
+        if how is None or kind != before:
+            how, before = compiled_pass.how_for(*kind), kind
+        yield Sides(how, ref, cand)
+
+
 def _is_plain(array: Array) -> bool:
     """Whether the compiled pass can read an array in place."""
-    return bool(array.flags.c_contiguous and array.dtype.isnative)
+    return array.flags.c_contiguous and array.dtype.isnative
 
 
 def _chunks_of(task: _Task) -> Iterator[tuple[int, Sides]]:

@@ -33,7 +33,7 @@ def pool() -> ThreadPoolExecutor:
 
 
 def in_batches(
-    items: Iterable[T], size: Callable[[T], int], is_full: Callable[[list[T]], bool] = lambda _: False
+    items: Iterable[T], size: Callable[[T], int], is_full: Callable[[list[T]], bool] | None = None
 ) -> Iterator[list[T]]:
     """Group items into batches, small ones first so that the first results arrive at once; ``is_full`` may end one
     early."""
@@ -42,7 +42,7 @@ def in_batches(
     for item in items:
         batch.append(item)
         load += size(item)
-        if load >= BATCH or len(batch) >= most or is_full(batch):
+        if load >= BATCH or len(batch) >= most or (is_full is not None and is_full(batch)):
             yield batch
             batch, load, most = [], 0, min(2 * most, MOST)
     if batch:

@@ -75,6 +75,8 @@ def _missing_parts(groups: Sequence[Sequence[RankPart]]) -> Iterator[Problem]:
 
 def join_shards(dump: Dump) -> Dump:
     """Join the tensors of several devices in a dump (``layer._shards.0``, ``layer._shards.1``)."""
+    if not any("_shards." in item.layer for item in dump.entries):
+        return dump
     groups: dict[_Key, list[RankPart]] = defaultdict(list)
     plain: list[Entry] = []
     firsts: dict[_Key, Entry] = {}

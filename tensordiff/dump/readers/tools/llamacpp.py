@@ -86,7 +86,7 @@ def try_open(at: DumpPath) -> Dump | None:
             return _open_log(at, at.path)
         beside = at.path.name.endswith(".bin") and at.path.with_name(at.path.name[:-4] + _TOKENS).is_file()
         return _open_logits(at, [at.path.name]) if beside else None
-    if logits := [n[: -len(_TOKENS)] + ".bin" for n in at.files if n.endswith(_TOKENS)]:
+    if at.mentions(_TOKENS) and (logits := [n[: -len(_TOKENS)] + ".bin" for n in at.files if n.endswith(_TOKENS)]):
         present = [name for name in logits if name in at.files]
         if len(present) > 1:  # llama.cpp's scripts put both sides into one folder
             raise BadFile(at.path, f"holds the logits of {len(present)} runs; name one of {', '.join(present):.200}")

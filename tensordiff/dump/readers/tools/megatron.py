@@ -122,7 +122,7 @@ def _parts(chunks: list[_Chunk]) -> Iterator[RankPart]:
 
 
 def _find(at: DumpPath) -> tuple[list[_RankFile], frozenset[str]]:
-    if ours := [name for name in at.files if _FILE.match(name)]:
+    if at.mentions("mp_rank_") and (ours := [name for name in at.files if _FILE.match(name)]):
         return [_rank_file(at.path / name, 0) for name in ours], frozenset(ours)
     folder, folders, top = at.path, at.folders, None
     if "activations" in folders:

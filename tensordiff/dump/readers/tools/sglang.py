@@ -76,7 +76,7 @@ def _named(folder: Path, names: list[str]) -> list[_File]:
     return [
         _File(folder / name, dict(part.split("=", 1) for part in name[: -len(".pt")].split(_SEPARATOR) if "=" in part))
         for name in names
-        if name.endswith(".pt") and _SEPARATOR in name and "name=" in name
+        if _SEPARATOR in name and "name=" in name and name.endswith(".pt")
     ]
 
 

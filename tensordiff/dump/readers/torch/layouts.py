@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from tensordiff.dump.files import Buffer, Bytes
+import numpy as np
+
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.files import Buffer, Bytes, view_buffer
 from tensordiff.dump.model import Spec
 from tensordiff.dump.readers.torch.tensors import Tensor
 from tensordiff.dump.zip_files import Span, ZipMap, checksum_in_row, name_in_row, plain_table
@@ -42,6 +45,15 @@ class Layout(NamedTuple):
     start: int
     spec: Spec
     stretches: tuple[_Stretch, ...]
+
+    def values(self, buffer: Buffer, path: str) -> Array:
+        """The values of a file that has this layout.
+
+        In a file of the same size as the one that was read in full, they are known to lie inside.
+        """
+        if type(buffer) is bytes:
+            return np.ndarray(self.spec.shape, self.spec.dtype, buffer, self.start)
+        return view_buffer(buffer, path, self.start, self.spec)
 
 
 class Layouts:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.files import Buffer, map_file, open_buffer, view_buffer
+from tensordiff.dump.files import Buffer, map_file, open_buffer
 from tensordiff.dump.folders import DumpPath, FilePart, name_files, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.dump.names import shared_wrapper
@@ -34,6 +34,7 @@ from tensordiff.errors import BadFile
 
 _TORCH_SUFFIXES = (".pt", ".pth")
 _SHARED_SUFFIXES = (".bin", ".ckpt")
+_SUFFIXES = _TORCH_SUFFIXES + _SHARED_SUFFIXES
 _NAMES = "tensor_names.txt"
 _MAX_NAMES_BYTES = 1 << 26
 _HEAD_BYTES = 1024  # the first member's header, with the longest name a file system allows
@@ -95,7 +96,7 @@ def _place_under(item: Entry, stem: str) -> dict[str, Any]:
 
 def _torch_files(at: DumpPath) -> list[str]:
     unsure = at.with_suffix(*_SHARED_SUFFIXES)
-    kinds = _TORCH_SUFFIXES + _SHARED_SUFFIXES if unsure and _is_torch(at.path / unsure[0]) else _TORCH_SUFFIXES
+    kinds = _SUFFIXES if unsure and _is_torch(at.path / unsure[0]) else _TORCH_SUFFIXES
     return at.with_suffix(*kinds)
 
 
@@ -111,7 +112,7 @@ def _is_torch(path: Path) -> bool:
 def _open_flat(at: DumpPath, files: list[str]) -> Dump:
     """A folder of files in no known order. Two files with one stem keep their suffixes."""
     folder = str(at.path)
-    entries = tuple(_file_entry(folder, file, name) for name, file in name_files(files, _stem))
+    entries = tuple([_file_entry(folder, file, name) for name, file in name_files(files, _stem)])
     return Dump(at.path, "torch", entries, ordered=False, problems=at.problems, files=frozenset(files))
 
 
@@ -157,7 +158,7 @@ def _mangle(name: str) -> str:
 
 def _stem(file: str) -> str:
     stem, dot, suffix = file.rpartition(".")
-    return stem if stem and f"{dot}{suffix.lower()}" in _TORCH_SUFFIXES + _SHARED_SUFFIXES else file
+    return stem if stem and f"{dot}{suffix.lower()}" in _SUFFIXES else file
 
 
 def _file_entry(folder: str, file: str, name: str) -> Entry:
@@ -165,6 +166,7 @@ def _file_entry(folder: str, file: str, name: str) -> Entry:
 
 
 _layouts = Layouts()
+_SEP = os.sep
 
 
 @dataclass(unsafe_hash=True)
@@ -186,10 +188,11 @@ class TorchFile:
 
     def read(self) -> Array:
         """The values; the mapping of the file is released with them."""
-        buffer = open_buffer(path := self._path)
+        path = f"{self.folder}{_SEP}{self.file}"
+        buffer = open_buffer(path)
         layout = _layouts.find(buffer)
         if layout is not None:
-            return view_buffer(buffer, path, layout.start, layout.spec)
+            return layout.values(buffer, path)
         archive, tensor = self._open(buffer)
         values = archive.read(tensor)
         archive.teach(_layouts)
@@ -197,7 +200,7 @@ class TorchFile:
 
     @property
     def _path(self) -> str:
-        return f"{self.folder}{os.sep}{self.file}"
+        return f"{self.folder}{_SEP}{self.file}"
 
     def _open(self, buffer: Buffer) -> tuple[Archive, Tensor | PickledArray]:
         archive = open_archive_bytes(self._path, buffer)
