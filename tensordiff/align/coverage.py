@@ -53,7 +53,8 @@ class SideCoverage:
     @cached_property
     def operations(self) -> SideCoverage:
         """The coverage of only the operations that compute something."""
-        return self._only(lambda entry: computes(entry.layer))
+        some = ([entry for entry in side if computes(entry.layer)] for side in (self.compared, self.left))
+        return SideCoverage(*map(tuple, some))
 
     @cached_property
     def modules(self) -> SideCoverage:

@@ -280,7 +280,7 @@ def _sort_keys(calls: Iterable[CallKey]) -> dict[CallKey, SortKey]:
     """A sort key for each call, from names alone."""
     parts = {layer: layer.split(".") for layer in {key.layer for key in calls}}
     # Ranks are nested tuples, which are slow to compare; so each component gets the number of its rank.
-    ranks = {part: _usual_rank(part) for components in parts.values() for part in components}
+    ranks = {part: _usual_rank(part) for part in {part for components in parts.values() for part in components}}
     number = {rank: k for k, rank in enumerate(sorted(set(ranks.values())))}
     position = {component: number[rank] for component, rank in ranks.items()}
     return {key: (key.step, [position[part] for part in parts[key.layer]], key.call) for key in calls}

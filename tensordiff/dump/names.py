@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _CALL = re.compile(r"^(.*)\((\d{1,9})\)$", re.DOTALL)
 _UNDERSCORE = re.compile(r"^(.*)_((?:input|output)(?:_\d+)?|input_\w+?)(?:_injected)?$", re.DOTALL)
@@ -119,7 +119,7 @@ def step_of(name: str) -> int | None:
 
 def natural_key(name: str) -> tuple[int | str, ...]:
     """A sort key under which ``layer10`` follows ``layer9``."""
-    parts: list[int | str] = [*_DIGITS.split(name)]  # text and digits in turn, beginning with text, possibly empty
+    parts: list[Any] = _DIGITS.split(name)  # text and digits in turn, beginning with text, possibly empty
     parts[1::2] = map(int, parts[1::2])
     return tuple(parts)
 

@@ -48,8 +48,8 @@ class ComparedOutputs(NamedTuple):
     def of(cls, reference: Dump, candidate: Dump, pairs: Sequence[Pair]) -> Self:
         """Find the outputs, given the pairs that are compared."""
         compared = (
-            list(all_parts(pair.reference for pair in pairs)),
-            list(all_parts(pair.candidate for pair in pairs)),
+            list(all_parts([pair.reference for pair in pairs])),
+            list(all_parts([pair.candidate for pair in pairs])),
         )
         own = _by_step(reference, compared[0]), _by_step(candidate, compared[1])
         return cls((reference, candidate), *own, compared)

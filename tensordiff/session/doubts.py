@@ -110,13 +110,13 @@ def doubts_of_rows(request: Request, dumps: PairedDumps, rows: Sequence[Row]) ->
         else (unexplained_output(rows, dumps.alignment, are_all=is_all) or unexplained_gradient(rows))
     )
     yield from filter(None, (off, empty_output(rows, dumps.alignment) if is_all else None))
-    measured = [row.diff for row in rows if row.diff is not None and not row.is_input]
+    measured = [row.diff for row in rows if row.diff is not None and not row.pair.reference.is_input]
     if measured and not any(map(has_values, measured)):
         yield f"no output has a value that could be compared: each is {WITHOUT_VALUES}; capture more"
     undecided = next((row for row in rows if row.is_undecided and row.injected is None), None)
     if undecided is not None:
         yield f"{printable(undecided.pair.name)} is not explained: {undecided.verdict.why}"
-    cleared = next((row for row in rows if _is_cleared_by_injection(row)), None)
+    cleared = next((row for row in rows if row.plain_verdict is not None and _is_cleared_by_injection(row)), None)
     if cleared is not None:
         what = f"{printable(cleared.pair.name)} diverges in the plain run and is right in the injected one"
         yield f"{what}, which names no other layer; what lies before it was not compared"

@@ -121,10 +121,10 @@ def _diff(reals: list[float], counts: list[int], elements: int, profile: Profile
             outside, elements, nan, inf, 0, ref_rms, 1.0 if scale == 1 else scale, _zeros(len(profile)),
             _shared_shape(shape),
         )  # fmt: skip
-    return Diff(
+    return tuple.__new__(Diff, (  # in half the time of ``Diff(…)``
         max_abs, at_abs, max_rel, at_rel, mean_abs, mse, rms, rel_l2, cosine, outside, elements,
-        nan, inf, apart, ref_rms, scale, profile, _shared_shape(shape),
-    )  # fmt: skip
+        nan, inf, apart, ref_rms, scale, profile, _shared_shape(shape), False,
+    ))  # fmt: skip
 
 
 @lru_cache(maxsize=1024)
