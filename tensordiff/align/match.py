@@ -419,10 +419,10 @@ def _partial_calls(
 
 def _view_applier(plan: AlignmentPlan) -> Callable[[Pair], Pair]:
     """A function that applies the first matching view to a pair; a built-in view only if shapes need it."""
-    own_view, built_in_view = _view_finder(plan.views), _view_finder(plan.fallback_views)
+    view_for = _view_finder((*plan.views, *plan.fallback_views))
 
     def with_view(pair: Pair) -> Pair:
-        rule = own_view(pair.name) or built_in_view(pair.name)
+        rule = view_for(pair.name)
         if rule is None or pair.reference.is_input or pair.is_viewed:
             return pair
         viewed_pair = _with_view(rule, pair)

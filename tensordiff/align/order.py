@@ -168,7 +168,7 @@ def _port_key(port: str) -> tuple[object, ...]:
 
 def _edges_from_values(dump: Dump) -> Iterator[tuple[CallKey, CallKey]]:
     """Calls whose output is the input of another call, as (before, after)."""
-    if not any(entry.is_input for entry in dump.entries):
+    if not dump.has_inputs:
         return
     producers: dict[object, list[Entry]] = defaultdict(list)
     for entry in dump.entries:

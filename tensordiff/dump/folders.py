@@ -288,6 +288,8 @@ def name_files(files: Sequence[str], stem: Callable[[str], str]) -> list[tuple[s
     """A tensor name for each file: the file's name without its suffix, unless that would not be unique."""
     names = [stem(file) for file in files]
     counts = Counter(names)
+    if len(counts) == len(names):
+        return list(zip(names, files, strict=True))
     return [(name if counts[name] == 1 else file, file) for name, file in zip(names, files, strict=True)]
 
 

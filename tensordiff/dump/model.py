@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -201,6 +202,11 @@ class Dump:
     def _path_of(self, problem: Problem) -> Path:
         is_itself = problem.file == self.path.name and not self.path.is_dir()
         return self.path if is_itself else self.path / problem.file
+
+    @cached_property
+    def has_inputs(self) -> bool:
+        """Whether inputs of layers were captured."""
+        return any(port.startswith("input") for port in {entry.port for entry in self.entries})
 
     @property
     def has_gradients(self) -> bool:

@@ -22,9 +22,9 @@ _FEWEST_FILES = 4
 
 def in_numbered_order(dump: Dump) -> Dump:
     """Order a dump by the numbers in front of its names, and drop them; unchanged if not all names have one."""
-    matches = [_NUMBERED.fullmatch(one.name) for one in dump.entries]
-    if dump.ordered or len(matches) < _FEWEST_FILES:
+    if dump.ordered or len(dump) < _FEWEST_FILES or _NUMBERED.fullmatch(dump.entries[0].name) is None:
         return dump
+    matches = [_NUMBERED.fullmatch(one.name) for one in dump.entries]
     parts = [(match["number"], match["name"]) for match in matches if match is not None]
     numbers = {int(number) for number, _ in parts}
     same_width = len({len(number) for number, _ in parts}) == 1
@@ -48,6 +48,8 @@ def with_short_outputs(dump: Dump) -> Dump:
 
     If every name of the dump ends in such a port, layers without inputs are included: embeddings.
     """
+    if not dump.has_inputs:
+        return dump
     calls_with_inputs = {
         entry.call_key for entry in dump.entries if entry.is_input and _INPUT.search(entry.name[-_LONGEST_PORT:])
     }

@@ -19,7 +19,7 @@ import numpy as np
 from tensordiff.align.match import Pair
 from tensordiff.compare.judge.evidence import History, Measurement, is_golden_judged
 from tensordiff.compare.judge.uneven_errors import errors_of_tokens, token_errors
-from tensordiff.compare.judge.verdict import GROWTH, UNITS, Verdict, floor_for, growth_of
+from tensordiff.compare.judge.verdict import GROWTH, UNITS, Verdict, floor_for, growth_for, growth_of
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
 
@@ -43,9 +43,9 @@ def wrong_table(history: History, row: Row, measured: Measurement) -> Verdict | 
 
     The table is computed from integers, without sums, so its error should be no more than a rounding or two.
     """
-    kind, _ = floor_for(*measured.dtypes)
-    if growth_of(kind) == GROWTH or row.is_input or row.is_exact or is_golden_judged(measured):
+    if growth_for(measured.dtypes) == GROWTH or row.is_input or row.is_exact or is_golden_judged(measured):
         return None
+    kind, _ = floor_for(*measured.dtypes)
     limit, error = _TABLE_ROUNDINGS * UNITS[kind], measured.diff.rel_l2
     if not error > limit or history.upstream.parts_of(row.pair) or not _is_table(row.pair):
         return None

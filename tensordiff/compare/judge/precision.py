@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
+from functools import lru_cache
 from typing import NamedTuple
 
 from tensordiff.align.match import Pair
@@ -32,6 +33,10 @@ class _Types(NamedTuple):
     """The coarsest types on the whole way to it."""
     own: Dtypes
     """The coarsest types in its own layer: of the pair itself, of the layer's inputs and of its parts."""
+
+
+_types = lru_cache(maxsize=512)(_Types)
+"""The types of a pair; the tuple is shared by all pairs with the same types."""
 
 
 class Precision:
@@ -73,7 +78,7 @@ class Precision:
             self.given.add(call)
         else:
             own = _coarsest(dtypes, _EIGHT_BITS) if entry.layer in self.in_eight_bits else dtypes
-            found = _Types(own, own)
+            found = _types(own, own)
             before = self.inputs.get(call), self.outputs.get(call)
             for other in (*before, *self.parts.pop((entry.layer, entry.step), ())):
                 if other is not None:

@@ -30,7 +30,7 @@ from tensordiff.compare.judge.verdict import (
     UNITS,
     Verdict,
     floor_for,
-    growth_of,
+    growth_for,
     judge_diff,
 )
 from tensordiff.compare.limits import Limits
@@ -70,7 +70,7 @@ def hides_nothing(diff: Diff, dtypes: tuple[str, str]) -> bool:
     That holds for most pairs of a healthy 32-bit run. In few bits, tokens and channels are always checked.
     """
     is_even = diff.outside < MANY_OUTSIDE * diff.elements or not diff.elements
-    return is_even and not diff.apart and growth_of(floor_for(*dtypes)[0]) == GROWTH
+    return is_even and not diff.apart and growth_for(dtypes) == GROWTH
 
 
 def hidden_error(row: Row, diff: Diff, dtypes: tuple[str, str], carried: float | None) -> float | None:
@@ -87,7 +87,7 @@ def hidden_error(row: Row, diff: Diff, dtypes: tuple[str, str], carried: float |
 
 def loud_stretches(diff: Diff, dtypes: tuple[str, str]) -> list[tuple[int, int]]:
     """Stretches (begin and end) where, in few bits, a tensor of many tokens is further off than in most places."""
-    if growth_of(floor_for(*dtypes)[0]) == GROWTH or diff.apart or diff.is_complex or len(diff.shape) < 2:
+    if growth_for(dtypes) == GROWTH or diff.apart or diff.is_complex or len(diff.shape) < 2:
         return []
     if not diff.elements or diff.shape[-1] < _WIDTH_OF_TOKEN or diff.elements < _MANY_TOKENS * diff.shape[-1]:
         return []

@@ -87,6 +87,7 @@ def growth_of(kind: str) -> float:
     return GROWTH if kind in ("float32", "float64", "exact") else GROWTH_OF_FEW_BITS
 
 
+@lru_cache(maxsize=512)
 def growth_for(dtypes: tuple[str, str]) -> float:
     """How much a healthy layer may amplify the incoming error, in a pair of types."""
     return growth_of(floor_for(*dtypes)[0])

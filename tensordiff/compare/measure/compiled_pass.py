@@ -136,8 +136,8 @@ class Sides(NamedTuple):
     cand: Array
 
 
-def scan(pairs: Sequence[Sides]) -> Cells:
-    """A row of cells for each pair."""
+def scan(pairs: Sequence[tuple[How, Array, Array]]) -> Cells:
+    """A row of cells for each pair (``Sides``)."""
     table: list[tuple[int, ...]] = []
     sizes: list[int] = []
     firsts, piece = [0], scheduler.PIECE

@@ -16,7 +16,7 @@ import numpy as np
 
 from tensordiff.compare.measure import compiled_pass, numpy_pass
 from tensordiff.compare.measure.chunks import flat_chunks
-from tensordiff.compare.measure.compiled_pass import Sides
+from tensordiff.compare.measure.compiled_pass import How, Sides
 from tensordiff.compare.measure.diff import Cells, Diff, Products, Sums, WideDiff, empty_cells
 from tensordiff.compare.measure.dtype_plan import PassOptions, Tolerance, plan_for
 from tensordiff.compare.measure.metrics import SecondSums, diffs_from_cells
@@ -211,14 +211,14 @@ def _compiled_cells(tasks: Sequence[_Task]) -> Cells:
     return cells
 
 
-def _sides_in_place(tasks: Iterable[_Task]) -> Iterator[Sides]:
-    """The sides of each pair. Nearly always a pair has the types of the one before, and is measured likewise."""
+def _sides_in_place(tasks: Iterable[_Task]) -> Iterator[tuple[How, Array, Array]]:
+    """``Sides`` of each pair. Nearly always a pair has the types of the one before, and is measured likewise."""
     how, before = None, None
     for ref, cand, options, _, _ in tasks:
         kind = ref.dtype, cand.dtype, options
         if how is None or kind != before:
             how, before = compiled_pass.how_for(*kind), kind
-        yield Sides(how, ref, cand)
+        yield how, ref, cand
 
 
 def _is_plain(array: Array) -> bool:

@@ -35,6 +35,7 @@ from tensordiff.errors import BadFile
 _TORCH_SUFFIXES = (".pt", ".pth")
 _SHARED_SUFFIXES = (".bin", ".ckpt")
 _SUFFIXES = _TORCH_SUFFIXES + _SHARED_SUFFIXES
+_ENDINGS = frozenset(suffix[1:] for suffix in _SUFFIXES)
 _NAMES = "tensor_names.txt"
 _MAX_NAMES_BYTES = 1 << 26
 _HEAD_BYTES = 1024  # the first member's header, with the longest name a file system allows
@@ -157,8 +158,8 @@ def _mangle(name: str) -> str:
 
 
 def _stem(file: str) -> str:
-    stem, dot, suffix = file.rpartition(".")
-    return stem if stem and f"{dot}{suffix.lower()}" in _SUFFIXES else file
+    stem, _, suffix = file.rpartition(".")
+    return stem if stem and suffix.lower() in _ENDINGS else file
 
 
 def _file_entry(folder: str, file: str, name: str) -> Entry:
