@@ -25,7 +25,7 @@ from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import DumpError, printable
 from tensordiff.search.outcome import culprits
 
-_LAST_NAMES = frozenset(("lm_head", "logits", "output_logits", "score", "classifier"))
+_LAST_NAMES = ("lm_head", "logits", "output_logits", "score", "classifier")
 WITHOUT_VALUES = "empty, zero or infinite throughout, or NaN in most places"
 """Describes an output for which ``has_values`` is false."""
 _MOST_PADDING = 0.25
@@ -182,7 +182,8 @@ def own_outputs(entries: Sequence[Entry]) -> list[Entry]:
     prefix = f"{root}."
     if root and len(entries) > 1 and all(entry.layer == root or entry.layer.startswith(prefix) for entry in entries):
         return [entry for entry in entries if entry.layer == root and not entry.is_input]
-    return [entry for entry in entries if _is_last_by_name(entry.layer) and not entry.is_input]
+    named = [entry for entry in entries if entry.layer.endswith(_LAST_NAMES) and _is_last_by_name(entry.layer)]
+    return [entry for entry in named if not entry.is_input]
 
 
 def _is_last_by_name(layer: str) -> bool:

@@ -35,7 +35,7 @@ LONGEST_RESULT = 20_000
 """Most characters that a replacement may produce: rules that each double a name would fill the memory."""
 _QUICK_S = 50e-6  # quicker searches are not counted
 _STEPS = 1e6  # for one search by ``re``: some milliseconds
-_QUICK_STEPS = 1e3  # which take so much less than _QUICK_S that the search is not even timed
+_QUICK_STEPS = 1e4  # of one character each: they take no longer than _QUICK_S, so the search is not even timed
 _MANY_CLASSES = 32  # classes beyond Latin-1, each of which takes ``re`` a hundredth of a second to compile
 _SMALL_COUNT = 64  # a repeat with a higher count is treated as unbounded
 
@@ -152,7 +152,7 @@ class _Compiled(NamedTuple):
     plain_up_to: int
     """The longest text that ``re`` searches in few steps."""
     untimed_up_to: int
-    """The longest text that it searches in so few that reading a clock would take longer."""
+    """The longest text that it searches in so few that it would be counted as quick; reading a clock takes longer."""
 
 
 def _compiled(what: str, text: str) -> _Compiled:
@@ -183,7 +183,8 @@ def _compile(text: str) -> _Compiled:
     if _count_classes(parsed) > _MANY_CLASSES:
         raise _TooLarge(f"has more than {_MANY_CLASSES} classes of characters beyond Latin-1")
     steps = _sequence_steps(parsed)
-    return _Compiled(re.compile(text), steps.longest_text(_STEPS), steps.longest_text(_QUICK_STEPS))
+    by_character = steps._replace(power=steps.power + 1)  # a step may go through the whole text
+    return _Compiled(re.compile(text), steps.longest_text(_STEPS), by_character.longest_text(_QUICK_STEPS))
 
 
 class _Steps(NamedTuple):

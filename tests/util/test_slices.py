@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordiff.util.slices import SlicedDict, SlicedSet, release, sorted_positions
+from tensordiff.util.slices import (
+    SlicedDict,
+    SlicedSet,
+    dict_for,
+    in_order,
+    items_in_order,
+    release,
+    set_for,
+    sorted_positions,
+)
 
 
 @given(st.lists(st.text("ab1", max_size=3)), st.integers(1, 40))
@@ -53,8 +62,22 @@ def test_a_sliced_set_is_as_a_set(some: set[int], one: int) -> None:
     assert len(sliced) == 0
 
 
-def test_what_is_released_is_empty() -> None:
-    some, named, members = [*range(5000)], {str(k): k for k in range(5000)}, {*range(5000)}
+@pytest.mark.parametrize("count", [0, 3, 1 << 20])
+def test_a_dict_and_a_set_for_few_and_for_many_answer_alike(count: int) -> None:
+    named, members = dict_for(count), set_for(count)
+    for k in (3, 1, 2, 1):
+        named[k] = str(k)
+        members.add(k)
+    assert list(in_order(named)) == ["3", "1", "2"] and list(items_in_order(named)) == [(3, "3"), (1, "1"), (2, "2")]
+    assert named.get(2) == "2" and named.get(4) is None and 2 in members and 4 not in members and len(members) == 3
+    assert isinstance(named, SlicedDict) is isinstance(members, SlicedSet) is (count > 3)
+    release(named, members)
+    assert not list(in_order(named)) and not len(members)
+
+
+@pytest.mark.parametrize("count", [0, 5_000, 50_000])
+def test_what_is_released_is_empty(count: int) -> None:
+    some, named, members = [*range(count)], {str(k): k for k in range(count)}, {*range(count)}
     release(some, named, members)
     assert (some, named, members) == ([], {}, set())
 

@@ -119,7 +119,8 @@ class Judge:
         carried = self.history.upstream.carried_into(pair)
         ratio = golden.ratio if golden else None
         ignored = golden.reference if golden and not golden.is_trusted(dtypes) else None
-        shown, has_flipped = tuple(pair.views + views.named()), self.history.flips is not None
+        by_shape = views.named() if views.reference or views.candidate else []
+        shown, has_flipped = (*pair.views, *by_shape), self.history.flips is not None
         are_proven = has_flipped and self.history.are_flips_proven
         verdict, amplified = self._verdict(measured, carried), _amplification(diff.rel_l2, carried)
         row = Row(  # by position: by name it takes thrice as long, for every pair

@@ -173,7 +173,8 @@ def _task_for(ref: Array, cand: Array, tolerance: Tolerance | None) -> _Task:
     is_complex = ref.dtype.kind == "c" or cand.dtype.kind == "c"
     ref, cand = as_reals(ref, cand) if is_complex else (ref, cand)
     plan = plan_for(ref.dtype, cand.dtype)
-    return _Task(ref, cand, plan.options(ref.size, tolerance), plan.is_wide, is_complex)
+    options = plan.options(ref.size, tolerance)
+    return tuple.__new__(_Task, (ref, cand, options, plan.is_wide, is_complex))  # in half the time of ``_Task(…)``
 
 
 def as_reals(ref: Array, cand: Array) -> tuple[Array, Array]:

@@ -49,7 +49,7 @@ class Layout(NamedTuple):
     def values(self, buffer: Buffer, path: str) -> Array:
         """The values of a file that has this layout.
 
-        In a file of the same size as the one that was read in full, they are known to lie inside.
+        They lie inside: a file has the same size as the one that the layout was learned of, where this was checked.
         """
         if type(buffer) is bytes:
             return np.ndarray(self.spec.shape, self.spec.dtype, buffer, self.start)

@@ -13,7 +13,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordiff.dump.files import view_buffer
 from tensordiff.dump.readers.torch import layouts
 from tensordiff.dump.readers.torch.archive import open_archive_bytes
 from tensordiff.dump.readers.torch.layouts import Layouts
@@ -49,7 +48,7 @@ def by_layout(known: Layouts, data: bytes) -> Values | None:
     layout = known.find(data)
     if layout is None:
         return None
-    array = view_buffer(data, "a.pt", layout.start, layout.spec)
+    array = layout.values(data, "a.pt")
     return array.shape, array.dtype, array.tobytes()
 
 
