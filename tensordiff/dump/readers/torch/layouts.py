@@ -113,7 +113,9 @@ def _layout_of(zipped: ZipMap, buffer: Bytes, folder: bytes, tensor: Tensor) -> 
     if tensor.strides is not None or tensor.conjugate or tensor.negative or 0 in tensor.spec.shape:
         return None
     names, values = list(zipped.rows), folder + b"/data/" + tensor.storage.key.encode("utf-8", "surrogatepass")
-    if not folder or names[0] != folder + _PICKLE or not all(name.startswith(folder + b"/") for name in names):
+    if not folder or names[0] != folder + _PICKLE or values not in zipped.rows:
+        return None
+    if not all(name.startswith(folder + b"/") for name in names):
         return None
     table = plain_table(buffer)
     before, after = names[: names.index(values) + 1], names[names.index(values) + 1 :]
