@@ -32,7 +32,7 @@ class KeyTime(NamedTuple):
 
 KeyTimes = dict[str, list[KeyTime]]
 """By what was pressed."""
-_PATIENCE_S, _REST_S = 60.0, 0.05
+_PATIENCE_S, _REST_S, _WHILE_MEASURED_S = 60.0, 0.05, 0.1
 _WORDS = ("mlp", "norm", "9.self", "zz")
 _NAMES = ("mlp 1", "self 99", "qqq")
 
@@ -45,9 +45,12 @@ class _Awaited(NamedTuple):
 class PaintedApp(TensordiffApp):
     """The app, which looks at each repaint for what is awaited."""
 
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.times: KeyTimes = {}
+
     awaited: tuple[_Awaited, ...] = ()
     begun = KeyTime(0.0, 0.0)
-    times: KeyTimes
     is_shown: asyncio.Event
 
     def _display(self, screen: Any, renderable: Any) -> None:
@@ -91,9 +94,17 @@ def _typed(field: Input, text: str) -> Callable[[], bool]:
     return lambda: field.value == text
 
 
+async def keys_while_measured(app: PaintedApp) -> None:
+    """Go down and up, a page at a time too, until all rows are measured; the times are the app's."""
+    table = app.screen.query_one(LayerTable)
+    while table.listing.measured < len(table.listing):
+        for key in ("down", "pagedown", "pageup"):
+            await _press(app, key, {"while measured": _moved(table)})
+            await asyncio.sleep(_WHILE_MEASURED_S)
+
+
 async def key_times(app: PaintedApp) -> KeyTimes:
     """The times of all keys, in an app that has measured its rows."""
-    app.times = {}
     table = app.screen.query_one(LayerTable)
     for key, what, count in (("down", "down", 200), ("pagedown", "page down", 100), ("n", "n", 30)):
         for number in range(count):
