@@ -56,6 +56,9 @@ class SlicedDict(MutableMapping[HashT, ValueT]):
     def __getitem__(self, key: HashT) -> ValueT:
         return self._parts[hash(key) >> 4 & 63][key]
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._parts[hash(key) >> 4 & 63]
+
     def get(self, key: HashT, default: Any = None) -> Any:
         """The value of a key, or the default."""
         return self._parts[hash(key) >> 4 & 63].get(key, default)

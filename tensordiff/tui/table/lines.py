@@ -105,7 +105,8 @@ class LayerLines(TableFrame):
     def show_listing(self, listing: Listing) -> None:
         """Show another alignment; the cursor stays on its pair, if that still exists."""
         pair = None if (at := self.position) is None else self.listing.pairs[at]
-        self.listing, self.longest, self.modules = listing, listing.longest, None
+        self.listing, self.longest = listing, listing.longest
+        self.leave_tree()
         self.row_count = len(listing)
         self.how = self.how._replace(only=None)
         self.culprits, self.suspects = frozenset(), Suspects()
@@ -187,10 +188,18 @@ class LayerLines(TableFrame):
 
     def show_tree(self, tree: Tree | None) -> None:
         """Show rows by module or, without a tree, as one list."""
-        if tree is not None and self.modules is None:
+        if tree is None:
+            self.leave_tree()
+        elif self.modules is None:
             self.folded = tree.usual_folds
         self.modules = tree
         self.show_order(self.how._replace(by=None))
+
+    def leave_tree(self) -> None:
+        """Show no modules from now on. A thread frees them: of a million rows that takes longer than a key may wait."""
+        if self.modules is not None:
+            in_thread(self, "release", self.modules.release)
+            self.modules = None
 
     def rearrange(self, lines: Lines | None = None) -> None:
         """Compute the lines again, unless they are given."""

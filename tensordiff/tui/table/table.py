@@ -78,7 +78,7 @@ class LayerTable(LayerLines):
 
     def sort_by(self, column: str | None) -> None:
         """Sort by a column: worst first for numbers and verdicts, natural order for names."""
-        self.modules = None
+        self.leave_tree()
         self.show_order(self.how._replace(by=column, descending=column != "layer"))
 
     def action_reverse(self) -> None:

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tensordiff.util.slices import SlicedDict, release
+
 NOWHERE = -1
 Integers = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -99,7 +101,7 @@ class _Kept(NamedTuple):
 class Tree:
     """Modules from top to bottom, each followed by everything within it."""
 
-    paths: Sequence[str]
+    paths: list[str]
     depths: Integers
     ends: Integers
     """For each module, the first one after it that is not within it."""
@@ -118,15 +120,18 @@ class Tree:
         nodes = _grown(names)
         order, ends = _walked(nodes)
         laid = [nodes[at] for at in order]
-        rows = [sorted(node.rows, key=lambda row: bool(is_input[row])) or [NOWHERE] for node in laid]
+        count, rows = len(laid), [sorted(node.rows, key=lambda row: bool(is_input[row])) or [NOWHERE] for node in laid]
+        starts = np.zeros(count + 1, np.intp)
+        np.cumsum(np.fromiter((len(own) for own in rows), np.intp, count), out=starts[1:])
         tree = cls(
             [node.path for node in laid],
-            np.array([node.depth for node in laid], np.intp),
-            np.array(ends, np.intp),
-            np.array([bool(node.children) for node in laid], np.bool_),
-            np.cumsum([0, *map(len, rows)]),
-            np.array([row for own in rows for row in own], np.intp),
+            np.fromiter((node.depth for node in laid), np.intp, count),  # from a list, it would be one long call
+            np.fromiter((end for end in ends), np.intp, count),
+            np.fromiter((bool(node.children) for node in laid), np.bool_, count),
+            starts,
+            np.fromiter((row for own in rows for row in own), np.intp, int(starts[-1])),
         )
+        release(rows, laid, nodes, order, ends)
         tree.lines(
             tree.usual_folds, np.ones(len(names), np.bool_)
         )  # computes what showing it needs, here in the thread
@@ -138,8 +143,15 @@ class Tree:
         return np.repeat(np.arange(len(self.paths)), np.diff(self.starts))
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {path: at for at, path in enumerate(self.paths)}
+    def _places(self) -> SlicedDict[str, int]:
+        places: SlicedDict[str, int] = SlicedDict()
+        for at, path in enumerate(self.paths):
+            places[path] = at
+        return places
+
+    def release(self) -> None:
+        """Free the names, in slices: the tree is shown no more."""
+        release(self._places, self.paths)
 
     def path(self, node: int) -> str:
         """A module's full name."""
@@ -213,19 +225,20 @@ class Tree:
 def _grown(names: Sequence[str]) -> list[_Node]:
     """All modules in order of first appearance; the first of them is the root, which has no line."""
     nodes = [_Node("", -1)]
-    found: dict[str, int] = {}
+    found: SlicedDict[str, int] = SlicedDict()
     for row, name in enumerate(names):
         at = found.get(name)
         nodes[_add(nodes, name, found) if at is None else at].rows.append(row)
+    found.release()
     return nodes
 
 
-def _add(nodes: list[_Node], name: str, found: dict[str, int]) -> int:
+def _add(nodes: list[_Node], name: str, found: SlicedDict[str, int]) -> int:
     """The node of a name, created with all its parents if needed."""
     missing = [name]
     while (above := missing[-1].rpartition(".")[0]) and above not in found:
         missing.append(above)
-    parent = found.get(above, 0)
+    parent: int = found.get(above, 0)
     for path in reversed(missing):
         nodes.append(_Node(path, nodes[parent].depth + 1))
         nodes[parent].children.append(len(nodes) - 1)
