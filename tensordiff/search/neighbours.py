@@ -33,8 +33,8 @@ def neighbours_of(rows: Sequence[Row], at: int) -> RowNeighbours:
     row = rows[at]
     step, call = row.pair.reference.step, row.pair.reference.call_key
     same = [k for k, other in enumerate(rows) if k != at and other.pair.reference.call_key == call]
-    firsts = _first_of_each_layer(rows, step)
     layer = row.pair.reference.layer
+    firsts = _first_of_each_layer(rows, step, layer)
     return RowNeighbours(
         inputs=tuple(k for k in same if rows[k].is_input),
         outputs=tuple(k for k in same if not rows[k].is_input),
@@ -45,14 +45,18 @@ def neighbours_of(rows: Sequence[Row], at: int) -> RowNeighbours:
     )  # fmt: skip
 
 
-def _first_of_each_layer(rows: Sequence[Row], step: int) -> dict[str, int]:
-    """The position of each layer's first output, or of its first input where it has no output."""
+def _first_of_each_layer(rows: Sequence[Row], step: int, layer: str) -> dict[str, int]:
+    """The position of the first output, or of the first input where there is no output, of a layer and of each around
+    or within it. Of all layers, among a million rows, it would keep the app waiting.
+    """
     first: dict[str, int] = {}
+    inside, around = f"{layer}.", {layer, *(layer[:at] for at, letter in enumerate(layer) if letter == ".")}
     for k, row in enumerate(rows):
         entry = row.pair.reference
-        before = first.get(entry.layer)
-        if entry.step == step and (before is None or (rows[before].is_input and not row.is_input)):
-            first[entry.layer] = k
+        if entry.step == step and (entry.layer in around or entry.layer.startswith(inside)):
+            before = first.get(entry.layer)
+            if before is None or (rows[before].is_input and not row.is_input):
+                first[entry.layer] = k
     return first
 
 
