@@ -8,7 +8,7 @@ it bad; ``bisect_outcome`` checks that assumption.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -39,7 +39,7 @@ class PositionMark(NamedTuple):
 class Bisect:
     """The state of a search. Positions are counted from 0."""
 
-    points: tuple[ProbePoint, ...]
+    points: Sequence[ProbePoint]
     marks: tuple[PositionMark, ...] = ()
     """Oldest first; no good mark is at or after a bad one."""
 
@@ -133,15 +133,21 @@ class Bisect:
 
     def replay(self, log: str) -> Bisect:
         """Apply all marks of a log."""
-        state, positions = self, {point.number: k for k, point in enumerate(self.points)}
-        for number, line in _lines(log):
+        lines = [*_lines(log)]
+        told = {int(match[2]) for _, line in lines if (match := _LINE.fullmatch(line))}
+        state, positions = self, self._positions(told) if told else {}
+        for number, line in lines:
             try:
                 state = state._replay_line(line, positions)
             except TensordiffError as error:
                 raise TensordiffError(f"line {number}: {error}") from error
         return state
 
-    def _replay_line(self, line: str, positions: dict[int, int]) -> Bisect:
+    def _positions(self, numbers: set[int]) -> dict[int, int]:
+        """The positions of the points with these numbers; of all points it would be a dict of a million."""
+        return {point.number: k for k, point in enumerate(self.points) if point.number in numbers}
+
+    def _replay_line(self, line: str, positions: Mapping[int, int]) -> Bisect:
         match = _LINE.fullmatch(line)
         if match is None:
             raise TensordiffError(f"{line!r:.80} is not a mark; write good, bad or skip, a number and a name")

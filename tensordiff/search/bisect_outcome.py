@@ -7,9 +7,11 @@ bad, all pairs are compared before that is reported, since pairs that were not p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from tensordiff.compare.judge.verdict import VerdictName
 from tensordiff.compare.row import Row
@@ -28,29 +30,32 @@ class NeighbourCheck:
     checked: tuple[int, ...]
     """Positions that the check judged in addition to those of the search, in order."""
     marks: Mapping[int, Mark]
-    """All marks by position."""
+    """Marks by position: those of the search and of the check, and of everything measured that is not good."""
     bad_from: int
     """The first bad position according to the search."""
     is_scanned: bool = False
     """Whether all pairs were checked, as happens before nothing is reported as bad."""
     unproven: str = ""
     """Why the answer may be wrong after all: a sentence, or empty."""
+    good: Sequence[int] = ()
+    """Positions of everything else that is measured."""
 
-    @property
+    @cached_property
     def earlier(self) -> int | None:
         """The first bad position before the answer, if any."""
         return min((at for at, mark in self.marks.items() if mark == "bad" and at < self.bad_from), default=None)
 
-    @property
+    @cached_property
     def good_again(self) -> tuple[int, ...]:
         """Good positions that come after a bad one."""
         bad = min((at for at, mark in self.marks.items() if mark == "bad"), default=self.bad_from)
-        return tuple(sorted(at for at, mark in self.marks.items() if mark == "good" and at > bad))
+        good = chain(self.good, (at for at, mark in self.marks.items() if mark == "good"))
+        return tuple(sorted(at for at in good if at > bad))
 
-    @property
+    @cached_property
     def is_monotone(self) -> bool | None:
         """Whether all marks are good up to one position and bad from there on; None if all were skipped."""
-        if set(self.marks.values()) <= {"skip"}:
+        if not self.good and set(self.marks.values()) <= {"skip"}:
             return None
         return self.earlier is None and not self.good_again
 
@@ -65,9 +70,15 @@ def check_neighbours(bisect: Bisect, oracle: VerdictOracle) -> NeighbourCheck:
         found = {at: row for at, row in oracle.scanned.items() if at not in given}
         oracle.rows.update(found)
         checked.update(found)
-    measured = {at: oracle.mark(at) for at in (*oracle.rows, *checked)}
+    marks: dict[int, Mark] = {}
+    good = array("q")  # nearly all of what is measured, and of a million a dict would take long to make and to free
+    for at in chain(oracle.rows, checked):
+        if (mark := oracle.mark(at)) != "good" or at in checked:
+            marks[at] = mark
+        elif at not in given:
+            good.append(at)
     unproven = oracle.unproven if bisect.any_bad else ""
-    return NeighbourCheck(tuple(sorted(checked)), measured | given, bisect.bad_from, is_scanned, unproven)
+    return NeighbourCheck(tuple(sorted(checked)), marks | given, bisect.bad_from, is_scanned, unproven, good)
 
 
 def _positions_to_check(bisect: Bisect) -> list[int]:
@@ -83,9 +94,8 @@ def _samples_and_outputs(bisect: Bisect, oracle: VerdictOracle) -> list[int]:
     count = len(bisect.points)
     own = {id(entry) for entry in own_outputs([pair.reference for pair in oracle.pairs])}
     given = [at for at, pair in enumerate(oracle.pairs) if id(pair.reference) in own]
-    return sorted(
-        {count // 8, count // 4, 3 * count // 8, *given[:_MOST_GIVEN], *given[-_MOST_GIVEN:]} & {*range(count)}
-    )
+    some = {count // 8, count // 4, 3 * count // 8, *given[:_MOST_GIVEN], *given[-_MOST_GIVEN:]}
+    return sorted(at for at in some if at < count)
 
 
 def _why_skipped(row: Row) -> str:
@@ -159,7 +169,8 @@ class BisectOutcome:
         """Why agreement cannot be claimed although nothing is bad: the doubts, and pairs that were probed but not
         judged."""
         marks = self.check.marks if self.check else {}
-        rows = (row for at, row in sorted(self.oracle.rows.items()) if marks.get(at) == self.oracle.mark(at) == "skip")
+        skipped = sorted(at for at, mark in marks.items() if mark == "skip" and at in self.oracle.rows)
+        rows = (self.oracle.rows[at] for at in skipped if self.oracle.mark(at) == "skip")
         return (*self.doubts, *(f"{printable(row.pair.name)} could not be judged: {_why_skipped(row)}" for row in rows))
 
     def _bad_verdicts(self) -> set[VerdictName]:

@@ -10,10 +10,11 @@ good, and a divergence is bad only if ``scanned`` finds a culprit, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, Protocol
+from itertools import chain
+from typing import Literal, Protocol, overload
 
 from tensordiff.align.match import Pair
 from tensordiff.compare.comparer import Comparer
@@ -22,6 +23,7 @@ from tensordiff.compare.row import Row
 from tensordiff.search.bisect import Bisect, Mark, ProbePoint
 from tensordiff.search.final_output import has_values
 from tensordiff.search.outcome import culprits
+from tensordiff.util.slices import release
 
 Answer = Mark | Literal["undo"]
 MARKS: dict[VerdictName, Mark] = {"agrees": "good", "drifts": "bad", "diverges": "bad", "unknown": "skip"}
@@ -46,24 +48,69 @@ def search(bisect: Bisect, oracle: Oracle) -> Iterator[Bisect]:
         yield bisect
 
 
+class RowsByPosition(MutableMapping[int, Row]):
+    """Rows by position, where the first ones are in a sequence: to make and free a dict of a million takes long."""
+
+    def __init__(self, first: Sequence[Row] = ()) -> None:
+        self._first, self._others = first, dict[int, Row]()
+
+    def __contains__(self, at: object) -> bool:
+        return at in self._others or at in range(len(self._first))
+
+    def __getitem__(self, at: int) -> Row:
+        return self._first[at] if at not in self._others and at in range(len(self._first)) else self._others[at]
+
+    def __setitem__(self, at: int, row: Row) -> None:
+        self._others[at] = row
+
+    def __delitem__(self, at: int) -> None:
+        raise TypeError("none can be taken out")
+
+    def __iter__(self) -> Iterator[int]:
+        count = len(self._first)
+        return chain(range(count), (at for at in self._others if at >= count))
+
+    def __len__(self) -> int:
+        return len(self._first) + sum(at >= len(self._first) for at in self._others)
+
+
+@dataclass(frozen=True)
+class _Points(Sequence[ProbePoint]):
+    """The points of pairs, each made on access, for the same reason."""
+
+    pairs: Sequence[Pair]
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @overload
+    def __getitem__(self, at: int) -> ProbePoint: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[ProbePoint]: ...
+    def __getitem__(self, at: int | slice) -> ProbePoint | Sequence[ProbePoint]:
+        if isinstance(at, slice):
+            return _Points(self.pairs[at])
+        return ProbePoint(self.pairs[at].index, _name(self.pairs[at]))
+
+
 @dataclass(frozen=True)
 class VerdictOracle:
     """Marks a pair by its own verdict, which uses the user's limits if there are any and the floor otherwise."""
 
     comparer: Comparer
     pairs: tuple[Pair, ...]
-    rows: dict[int, Row] = field(default_factory=dict)
+    rows: MutableMapping[int, Row] = field(default_factory=dict)
     """The rows measured so far, by position."""
 
     @classmethod
     def over(cls, comparer: Comparer, pairs: Sequence[Pair]) -> VerdictOracle:
         """Search the outputs, since every input is another layer's output; search all pairs if there are no outputs."""
         outputs = tuple(pair for pair in pairs if not pair.reference.is_input)
-        return cls(comparer.alone(), outputs or tuple(pairs))
+        return cls(comparer.alone(), outputs if 0 < len(outputs) < len(pairs) else tuple(pairs))
 
     def start(self) -> Bisect:
         """A search without marks."""
-        return Bisect(tuple(ProbePoint(pair.index, _name(pair)) for pair in self.pairs))
+        return Bisect(_Points(self.pairs))
 
     def row(self, position: int) -> Row:
         """The row of one pair, measured once."""
@@ -89,10 +136,12 @@ class VerdictOracle:
         Every pair is measured and judged with its history, since a pair that is judged by itself may seem wrong
         although it is not.
         """
-        rows = tuple(self.comparer.rows(self.pairs))
-        position = {id(pair): at for at, pair in enumerate(self.pairs)}
-        unknown = (row for row in rows if row.verdict.name == "unknown")
-        return {position[id(row.pair)]: row for row in (*unknown, *culprits(rows))}
+        rows = list(self.comparer.rows(self.pairs))
+        wrong = [*(row for row in rows if row.verdict.name == "unknown"), *culprits(rows)]
+        ids = {id(row.pair) for row in wrong}
+        position = {id(pair): at for at, pair in enumerate(self.pairs) if id(pair) in ids}
+        release(rows)
+        return {position[id(row.pair)]: row for row in wrong}
 
     @property
     def unproven(self) -> str:

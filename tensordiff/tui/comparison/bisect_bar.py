@@ -7,7 +7,7 @@ tells the screen what is still suspect. While it has the focus, its letters are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -26,7 +26,7 @@ from tensordiff.errors import TensordiffError, printable
 from tensordiff.report.labels import GLYPHS, label
 from tensordiff.search.bisect import ASSUMPTION, Bisect, Mark
 from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, check_neighbours, search_and_check
-from tensordiff.search.oracle import VerdictOracle
+from tensordiff.search.oracle import RowsByPosition, VerdictOracle
 from tensordiff.session.session import Session
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.table.model import Listing, Suspects
@@ -94,7 +94,7 @@ class BisectBar(Static, can_focus=True):
 
     # --- beginning and ending --------------------------------------------------------------------
 
-    def start(self, session: Session, rows: Sequence[Row | None], log: str = "") -> None:
+    def start(self, session: Session, rows: Sequence[Row], log: str = "") -> None:
         """Begin a search, or continue from a log. Rows that were measured are not measured again."""
         self.add_class("-shown")
         begin = partial(_begun, session, rows, log)
@@ -107,7 +107,7 @@ class BisectBar(Static, can_focus=True):
         in_thread(self, "begin", partial(self._begin, begin))
 
     def _begin(self, begin: Callable[[], _Begun]) -> None:
-        with heap_frozen():  # it makes a point for every pair
+        with heap_frozen():  # it looks through all pairs
             begun = begin()
         self.post_message(begun)
 
@@ -195,7 +195,9 @@ class BisectBar(Static, can_focus=True):
                 if worker.is_cancelled:
                     return
                 self.post_message(self._Seen(oracle, reached, True))
-            self.post_message(self._Seen(oracle, reached, True, check_neighbours(reached, oracle)))
+            check = check_neighbours(reached, oracle)
+            _ = check.is_monotone  # looked up here, so that the bar does not look through all marks
+            self.post_message(self._Seen(oracle, reached, True, check))
 
         in_thread(self, "auto", search)
 
@@ -256,12 +258,13 @@ class BisectBar(Static, can_focus=True):
         return line.append(f" — {len(self.bisect.suspects)} suspects, roughly {self.bisect.steps} steps left")
 
 
-def _begun(session: Session, rows: Sequence[Row | None], log: str) -> BisectBar._Begun:
-    """A search over the session's outputs, with the rows that are already measured."""
+def _begun(session: Session, rows: Sequence[Row], log: str) -> BisectBar._Begun:
+    """A search over the session's outputs, with the rows that are already measured: those of its first pairs."""
     oracle, doubts = VerdictOracle.over(session.comparer, session.pairs), session.doubts
-    is_rounded = session.comparer.in_eight_bits  # then a drift counts as good, even one caused by a culprit
-    known = {id(row.pair): row for row in rows if row is not None and not is_rounded}
-    oracle.rows.update((at, known[id(pair)]) for at, pair in enumerate(oracle.pairs) if id(pair) in known)
+    if not session.comparer.in_eight_bits:  # else a drift counts as good, even one caused by a culprit
+        is_part = len(oracle.pairs) < len(session.pairs)
+        known = [row for row in rows if not row.is_input] if is_part else rows
+        oracle = replace(oracle, rows=RowsByPosition(known))
     try:
         return BisectBar._Begun(oracle, oracle.start().replay(log), doubts)
     except TensordiffError as error:

@@ -456,7 +456,7 @@ class ComparisonScreen(SizedScreen[None]):
         owner = self.owner
         if owner.session is None:
             return
-        rows, at = owner.listing.measured_rows(row.pair)
+        rows, at = owner.rows_around(row.pair)
         if at is None:
             rows, at = [*rows, row], len(rows)
         faults = None if owner.outcome is None else tuple(sorted(owner.culprits))

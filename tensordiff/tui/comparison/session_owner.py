@@ -12,11 +12,13 @@ released cannot be measured again (``why_fixed``). No widget is touched here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
+from tensordiff.align.match import Pair
 from tensordiff.align.rules.file import RulesFile
 from tensordiff.align.rules.rule_book import RuleBook
 from tensordiff.align.rules.tables import LARGEST_LIMIT
@@ -27,7 +29,7 @@ from tensordiff.errors import AlignError
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.session.storage.state import DumpIdentity, SessionState
+from tensordiff.session.storage.state import DumpIdentity, SessionState, row_name
 from tensordiff.session.streaming.options import StreamOptions
 from tensordiff.session.streaming.session import StreamedSession
 from tensordiff.session.weights import open_checkpoints, refuse_checkpoints
@@ -112,9 +114,19 @@ class SessionOwner:
         return self._alignment is not None
 
     @property
-    def rows(self) -> list[Row | None]:
+    def rows(self) -> Sequence[Row]:
         """This session's rows so far, without those carried over from the previous one."""
-        return self.listing.rows[: self.listing.measured]
+        if self.outcome is not None:
+            return self.outcome.rows  # not copied: of a million that takes as long as a key may wait
+        return cast("list[Row]", self.listing.rows[: self.listing.measured])
+
+    def rows_around(self, pair: Pair) -> tuple[Sequence[Row], int | None]:
+        """All rows that are shown, and the index of a pair's row among them."""
+        at = self.listing.positions.get(row_name(pair))
+        rows = () if self.outcome is None else self.outcome.rows
+        if at is not None and at < len(rows) and rows[at].pair is pair:
+            return rows, at
+        return self.listing.known_rows(pair)
 
     # --- opening and aligning --------------------------------------------------------------------
 
@@ -377,5 +389,6 @@ def _release(replaced: list[tuple[Session, Listing]]) -> None:
     for _ in range(len(replaced)):
         session, listing = replaced.pop()
         members: list[list[object]] = [[*listing.rows], [*listing.labels], [*session.alignment.pairs]]
+        listing.positions.release()
         del session, listing  # what held them goes first, or nothing were freed below
         release(*members)

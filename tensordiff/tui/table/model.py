@@ -25,7 +25,7 @@ from tensordiff.report.labels import component, label, pair_name, shown_views
 from tensordiff.session.storage.state import row_name as key_of
 from tensordiff.tui.table.columns import COLUMNS
 from tensordiff.util.regex import UserRegex
-from tensordiff.util.slices import release, sorted_positions
+from tensordiff.util.slices import SlicedDict, release, sorted_positions
 
 ABSENT = -1.0
 """No error is negative, so this value cannot be one."""
@@ -222,12 +222,12 @@ class Listing:
         self.verdicts[batch.start : end] = batch.verdicts
         self.measured = end
 
-    def measured_rows(self, pair: Pair) -> tuple[list[Row], int | None]:
+    def known_rows(self, pair: Pair) -> tuple[list[Row], int | None]:
         """All rows so far, and the index of a pair's row among them."""
-        at = self.positions.get(key_of(pair))
+        at, count = self.positions.get(key_of(pair)), len(self) - int(self.counts[_CODES["pending"]])
         # searching a million rows would stall
-        if self.measured == len(self) and at is not None and self.pairs[at] is pair:
-            return cast("list[Row]", self.rows.copy()), at
+        if count in (self.measured, len(self)) and at is not None and at < count and self.pairs[at] is pair:
+            return cast("list[Row]", self.rows[:count]), at
         rows = [row for row in self.rows if row is not None]
         return rows, next((k for k, row in enumerate(rows) if row.pair is pair), None)
 
@@ -237,9 +237,12 @@ class Listing:
         return found
 
     @cached_property
-    def positions(self) -> dict[RowKey, int]:
+    def positions(self) -> SlicedDict[RowKey, int]:
         """The position of each pair, by its key."""
-        return {key_of(pair): at for at, pair in enumerate(self.pairs)}
+        positions: SlicedDict[RowKey, int] = SlicedDict()
+        for at, pair in enumerate(self.pairs):
+            positions[key_of(pair)] = at
+        return positions
 
     @cached_property
     def name_ranks(self) -> NDArray[np.float64]:
@@ -251,7 +254,8 @@ class Listing:
 
     def find(self, pair: Pair) -> int | None:
         """The position of the same pair here, or of the pair that has its reference entry now."""
-        if (found := self.positions.get(key_of(pair))) is not None:
+        found: int | None = self.positions.get(key_of(pair))
+        if found is not None:
             return found
         wanted = pair.reference.step, pair.reference.name
         same = (at for at, p in enumerate(self.pairs) if (p.reference.step, p.reference.name) == wanted)
