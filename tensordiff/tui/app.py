@@ -32,7 +32,7 @@ from tensordiff.tui.palette import Commands
 from tensordiff.tui.permissions import ALL_PERMISSIONS, Permissions
 from tensordiff.tui.table.columns import COLUMNS
 from tensordiff.tui.threads import ThreadFailed
-from tensordiff.util.garbage_collector import IDLE_COLLECTION_S, collect_when_idle, collected_when_idle
+from tensordiff.util.garbage_collector import IDLE_COLLECTION_S, collect_if_much, collect_when_idle, collected_when_idle
 
 if TYPE_CHECKING:
     from tensordiff.dump import Dump
@@ -143,7 +143,9 @@ class TensordiffApp(App[int]):
         """Collect garbage, unless keys come: the next one would wait. Not postponed forever, or memory would fill."""
         self._postponed = self._postponed + 1 if self._is_typed_at and self._postponed < _MOST_POSTPONED else 0
         self._is_typed_at = False
-        if not self._postponed:
+        if self._postponed:
+            collect_if_much()
+        else:
             collect_when_idle()
 
     async def on_event(self, event: Event) -> None:

@@ -5,9 +5,10 @@ Reading an index or measuring a dump makes many objects that stay, so collection
 
 The app also freezes what its threads have made, so that the collector never visits it (``freeze_heap``,
 ``heap_frozen``). It collects garbage of the screen in a turn of the event loop of its own, not while it paints
-(``collected_when_idle``, ``collect_when_idle``). When a comparison is closed, its objects are searched among all frozen
-ones (``collect_closed``). The memory that the C library keeps for reuse is then returned to the system: the next
-comparison never quite fits into the gaps that the last one left, so the process would grow with each.
+(``collected_when_idle``, ``collect_when_idle``, ``collect_if_much``). When a comparison is closed, its objects are
+searched among all frozen ones (``collect_closed``). The memory that the C library keeps for reuse is then returned to
+the system: the next comparison never quite fits into the gaps that the last one left, so the process would grow with
+each.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ IDLE_COLLECTION_S = 1.0
 _NEVER_COLLECT = 1 << 30
 _FEW_OBJECTS = 20_000
 """So many objects are visited in a few milliseconds."""
+_MOST_UNCOLLECTED = 4
+"""Collections of the middle generation, each of which leaves up to 7,000 objects to the oldest one."""
 
 
 class _Pauses:
@@ -117,6 +120,14 @@ def collected_when_idle() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         _unfreeze()
+
+
+def collect_if_much() -> None:
+    """Collect garbage although keys come, if so much was made since the last time that it takes half as long as a key
+    may wait.
+    """
+    if gc.isenabled() and gc.get_count()[2] > _MOST_UNCOLLECTED:
+        gc.collect()
 
 
 def collect_when_idle() -> None:
