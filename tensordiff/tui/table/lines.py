@@ -92,7 +92,8 @@ class LayerLines(TableFrame):
         self.kept_count = 0
         """Rows that neither a filter nor a switch leaves out; a collapsed module may still hide some."""
         self.modules: Tree | None = None
-        self.folded: frozenset[str] = frozenset()
+        self.folded = np.zeros(0, np.bool_)
+        """Whether each module is folded."""
         self.marks: frozenset[RowKey] = frozenset()
         self.culprits: frozenset[int] = frozenset()
         self._reorder: Timer | None = None
@@ -191,7 +192,7 @@ class LayerLines(TableFrame):
         if tree is None:
             self.leave_tree()
         elif self.modules is None:
-            self.folded = tree.usual_folds
+            self.folded = tree.usual_folds.copy()
         self.modules = tree
         self.show_order(self.how._replace(by=None))
 
@@ -208,7 +209,7 @@ class LayerLines(TableFrame):
             self.kept_count = len(self.lines)
         else:
             kept = self.listing.kept(self.how)
-            self.lines = self.modules.lines(self.folded if self.can_fold else frozenset(), kept)
+            self.lines = self.modules.lines(self.folded if self.can_fold else np.zeros_like(self.folded), kept)
             self.kept_count = int(kept.sum())
         self.line_count = len(self.lines)
         self.measure_lines()
@@ -248,16 +249,12 @@ class LayerLines(TableFrame):
         if self.go(position):
             return
         if self.modules is not None:
-            self._unfold_to(position)
+            self.folded[self.modules.around(position)] = False
+            self.rearrange()
         if not self.go(position):
             by = None if self._is_long else self.how.by  # what is to be shown now cannot wait for a sort
             self.show_order(self.how._replace(by=by, faults=False, only=None, inputs=True))
             self.go(position)
-
-    def _unfold_to(self, position: int) -> None:
-        parts = self.listing.pairs[position].name.split(".")
-        self.folded -= {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
-        self.rearrange()
 
     def move(self, line: int) -> None:
         """Move the cursor to a line, or the nearest one."""
@@ -320,7 +317,7 @@ class LayerLines(TableFrame):
         """Whether a module's content is hidden."""
         if self.modules is None or line.node == NOWHERE or not self.can_fold:
             return False
-        return self.modules.path(line.node) in self.folded
+        return bool(self.folded[line.node])
 
     def _segments(self, at: int, style: Style) -> list[Segment]:
         line = self.line(at)

@@ -102,8 +102,7 @@ class LayerTable(LayerLines):
             line = self._around(line)
         if line.node == NOWHERE:
             return
-        path = self.modules.path(line.node)
-        self.folded = self.folded | {path} if fold else self.folded - {path}
+        self.folded[line.node] = fold
         self.rearrange()
         self.move(self.cursor if (at := self.lines.of_node(line.node)) is None else at)
 

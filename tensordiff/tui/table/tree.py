@@ -8,10 +8,10 @@ modules is instant.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,9 +132,7 @@ class Tree:
             np.fromiter((row for own in rows for row in own), np.intp, int(starts[-1])),
         )
         release(rows, laid, nodes, order, ends)
-        tree.lines(
-            tree.usual_folds, np.ones(len(names), np.bool_)
-        )  # computes what showing it needs, here in the thread
+        tree.lines(tree.usual_folds, np.ones(len(names), np.bool_))  # computes here what showing it needs
         return tree
 
     @cached_property
@@ -142,16 +140,9 @@ class Tree:
         """The module of each entry."""
         return np.repeat(np.arange(len(self.paths)), np.diff(self.starts))
 
-    @cached_property
-    def _places(self) -> SlicedDict[str, int]:
-        places: SlicedDict[str, int] = SlicedDict()
-        for at, path in enumerate(self.paths):
-            places[path] = at
-        return places
-
     def release(self) -> None:
         """Free the names, in slices: the tree is shown no more."""
-        release(self._places, self.paths)
+        release(self.paths)
 
     def path(self, node: int) -> str:
         """A module's full name."""
@@ -162,17 +153,22 @@ class Tree:
         rows: Integers = self.rows[self.starts[node] : self.starts[self.ends[node]]]
         return np.extract(rows != NOWHERE, rows)
 
-    @cached_property
-    def usual_folds(self) -> frozenset[str]:
-        """Numbered blocks, such as layers.0: the first question is which of them is wrong."""
-        parents = (path for path, is_parent in zip(self.paths, self.is_parent.tolist(), strict=True) if is_parent)
-        return frozenset(path for path in parents if path.rpartition(".")[2].isdecimal())
+    def around(self, row: int) -> Integers:
+        """The modules that a row is in, from the outermost one to its own."""
+        own = self._owners[self.rows == row][0]
+        modules: Integers = np.flatnonzero(self.ends[: own + 1] > own)
+        return modules
 
-    def lines(self, folded: Collection[str], kept: Mask) -> Lines:
+    @cached_property
+    def usual_folds(self) -> Mask:
+        """Numbered blocks, such as layers.0: the first question is which of them is wrong."""
+        is_numbered = (path.rpartition(".")[2].isdecimal() for path in self.paths)
+        return self.is_parent & np.fromiter(is_numbered, np.bool_, len(self.paths))
+
+    def lines(self, is_folded: Mask, kept: Mask) -> Lines:
         """The lines to show: nothing below a folded module, and no module without a kept row."""
         if not len(self.paths):
             return Lines.flat(np.empty(0, np.intp))
-        is_folded = self._folded(frozenset(folded))
         is_kept, is_holding, can_fold, heads = self._all_kept if kept.all() else self._kept(kept)
         is_shown = is_holding & ~self._hidden(is_folded)
         shown = np.flatnonzero(is_shown[self._owners] & (heads | (is_kept & ~is_folded[self._owners])))
@@ -191,19 +187,6 @@ class Tree:
     def _all_kept(self) -> _Kept:
         """The result of ``_kept`` if nothing is left out, as when folding and unfolding."""
         return self._kept(np.ones(int(self.rows.max(initial=0)) + 1, np.bool_))
-
-    def _folded(self, folded: frozenset[str]) -> Mask:
-        """A mask of the folded modules. Only modules that were not folded in the last call are looked up."""
-        mask: Mask = self._last_folded[1].copy()
-        for paths, is_folded in ((self._last_folded[0] - folded, False), (folded - self._last_folded[0], True)):
-            mask[[at for path in paths if (at := self._places.get(path)) is not None]] = is_folded
-        self._last_folded[:] = folded, mask
-        return mask
-
-    @cached_property
-    def _last_folded(self) -> list[Any]:
-        """The folded modules of the last call, and their mask."""
-        return [frozenset(), np.zeros(len(self.paths), np.bool_)]
 
     def _hidden(self, is_folded: Mask) -> Mask:
         """Whether each module is within a folded one."""

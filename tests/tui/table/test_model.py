@@ -16,7 +16,7 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.tui.table import model
 from tensordiff.tui.table.model import ABSENT, Batch, Listing, Order, Pattern, RowNumbers, Selection, Suspects, ranked
-from tensordiff.tui.table.tree import NOWHERE, Tree
+from tensordiff.tui.table.tree import NOWHERE, Lines, Tree
 from tests.making import SAMPLES, nudged, numbers, pairs
 
 ERRORS = st.lists(st.one_of(st.floats(min_value=0), st.just(math.nan), st.just(ABSENT)), max_size=30)
@@ -145,7 +145,13 @@ def test_numbers_are_carried_over_to_another_alignment() -> None:
 
 def lines(tree: Tree, folded: set[str], count: int, kept: list[int] | None = None) -> list[tuple[int, str, int]]:
     mask = np.ones(count, np.bool_) if kept is None else np.isin(np.arange(count), kept)
-    return [(row, tree.path(node) if node != NOWHERE else "", depth) for row, node, depth in tree.lines(folded, mask)]
+    shown = tree.lines(np.array([path in folded for path in tree.paths], np.bool_), mask)
+    return [(row, tree.path(node) if node != NOWHERE else "", depth) for row, node, depth in shown]
+
+
+def unfolded(tree: Tree) -> Lines:
+    """The lines when nothing is folded."""
+    return tree.lines(np.zeros(len(tree.paths), np.bool_), np.ones(int(tree.rows.max(initial=-1)) + 1, np.bool_))
 
 
 def test_a_module_s_own_output_stands_on_its_line() -> None:
@@ -155,29 +161,13 @@ def test_a_module_s_own_output_stands_on_its_line() -> None:
     ]  # fmt: skip
     assert lines(tree, {"l.0"}, 4) == [(NOWHERE, "l", 0), (2, "l.0", 1), (3, "", 0)]
     assert lines(tree, set(), 4, [1]) == [(NOWHERE, "l", 0), (NOWHERE, "l.0", 1), (1, "", 2)]
-    assert tree.usual_folds == {"l.0"}
-
-
-_NAMES = ("l.0.a", "l.0.b", "l.0", "l.1.a.x", "l.1.a", "l.1", "norm", "l.0.a")
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sets(st.sampled_from(["l", "l.0", "l.1", "l.1.a", "l.0.a", "norm", "gone"])),
-            st.none() | st.lists(st.integers(0, len(_NAMES) - 1)),
-        )
-    )
-)
-def test_a_tree_shows_the_same_whatever_was_folded_before(asked: list[tuple[set[str], list[int] | None]]) -> None:
-    is_input = np.array([False] * (len(_NAMES) - 1) + [True])
-    used = Tree.of(_NAMES, is_input)
-    for folded, kept in asked:
-        assert lines(used, folded, len(_NAMES), kept) == lines(Tree.of(_NAMES, is_input), folded, len(_NAMES), kept)
+    assert [path for path, folds in zip(tree.paths, tree.usual_folds, strict=True) if folds] == ["l.0"]
+    assert [[tree.path(node) for node in tree.around(row)] for row in (1, 2)] == [["l", "l.0", "l.0.b"], ["l", "l.0"]]
 
 
 def test_around_a_line_is_the_module_that_holds_it() -> None:
-    shown = Tree.of(_NAMES[:-1], np.zeros(len(_NAMES) - 1, np.bool_)).lines(set(), np.ones(len(_NAMES) - 1, np.bool_))
+    names = "l.0.a", "l.0.b", "l.0", "l.1.a.x", "l.1.a", "l.1", "norm"
+    shown = unfolded(Tree.of(names, np.zeros(len(names), np.bool_)))
     assert [line.depth for line in shown] == [0, 1, 2, 2, 1, 2, 3, 0]
     assert [shown.around(at) for at in range(len(shown))] == [None, 0, 1, 1, 0, 4, 5, None]
 
@@ -199,10 +189,10 @@ def test_inputs_stand_below_their_layer() -> None:
 @given(st.lists(st.text(alphabet="ab.", max_size=6), max_size=12))
 def test_no_row_vanishes_from_the_tree(some: list[str]) -> None:
     tree = Tree.of(some, np.zeros(len(some), np.bool_))
-    shown = [row for row, _, _ in tree.lines(set(), np.ones(len(some), np.bool_)) if row != NOWHERE]
+    shown = [line.row for line in unfolded(tree) if line.row != NOWHERE]
     assert sorted(shown) == list(range(len(some)))
 
 
 def test_a_name_of_very_many_parts() -> None:
     tree = Tree.of([".".join("x" * 5000)], np.zeros(1, np.bool_))
-    assert tree.lines(set(), np.ones(1, np.bool_))[-1].row == 0
+    assert unfolded(tree)[-1].row == 0
