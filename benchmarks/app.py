@@ -49,6 +49,8 @@ from tensordiff.dump.model import Spec, entry
 from tensordiff.dump.native.writer import DumpWriter
 from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
+from tensordiff.tui.comparison.screen import ComparisonScreen
+from tensordiff.tui.comparison.session_owner import SessionOwner
 from tensordiff.tui.jobs.job_line import JobLine, Purpose
 from tensordiff.tui.launch import Launch
 from tensordiff.tui.table.model import Batch, Listing, Order, Pattern
@@ -395,11 +397,13 @@ async def _listed(app: TensordiffApp) -> None:
 
 
 async def _measured(app: TensordiffApp) -> None:
-    while True:
-        tables = list(app.screen.query(LayerTable))
-        if tables and len(tables[0].listing) and tables[0].listing.measured == len(tables[0].listing):
-            return
+    """Until all rows are there, and the result of them, without which no report is offered."""
+    while not (isinstance(app.screen, ComparisonScreen) and _has_result(app.screen.owner)):
         await asyncio.sleep(0.01)
+
+
+def _has_result(owner: SessionOwner) -> bool:
+    return owner.outcome is not None and not owner.is_aligning
 
 
 def run(measure_one: Callable[[], Awaitable[Any]]) -> Any:

@@ -28,10 +28,12 @@ class ThreadFailed(Message):
 def in_thread(node: Widget, group: str, work: Callable[[], object]) -> None:
     """Run a function in a thread. Another one of the same group and widget replaces it."""
 
+    held = [work]  # not by the worker when it has run: it may be garbage that is never collected
+
     def guarded() -> None:
         worker, before = get_current_worker(), count_losses()
         try:
-            work()
+            held.pop()()
             raise_unclaimed(before)
         except Exception as error:  # any exception becomes a notification
             if not worker.is_cancelled:

@@ -14,7 +14,7 @@ contain, as far as one is easily found.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +23,7 @@ from typing import Literal, get_args
 from tensordiff.dump.model import Dump
 from tensordiff.dump.names import split_backward
 from tensordiff.util.regex import UserRegex, check_regex, check_replace
+from tensordiff.util.slices import SlicedDict
 
 Side = Literal["reference", "candidate"]
 RuleSide = Literal["reference", "candidate", "both"]
@@ -105,10 +106,14 @@ class RuleSet:
         counts = [0] * len(self.rules)
         for side, dump in dumps.items():
             steps = [(k, rule) for k, rule in enumerate(self.rules) if rule.is_for(side)]
-            layers = Counter((entry.layer, entry.origin and entry.origin.module_class) for entry in dump.entries)
-            for (layer, module_class), entries in layers.items():
-                for k in _rules_that_rename(steps, layer, module_class):
-                    counts[k] += entries
+            renaming: SlicedDict[tuple[str, str | None], tuple[int, ...]] = SlicedDict()
+            for entry in dump.entries:
+                key = entry.layer, entry.origin and entry.origin.module_class
+                if (found := renaming.get(key)) is None:
+                    found = renaming[key] = tuple(_rules_that_rename(steps, *key))
+                for k in found:
+                    counts[k] += 1
+            renaming.release()
         return tuple(counts)
 
     @cached_property
