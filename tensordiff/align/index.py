@@ -77,6 +77,14 @@ class Index:
                 calls.sort(key=lambda entry: entry.call)
         return by_name
 
+    def members(self) -> Iterator[list[object]]:
+        """The names and lists that were made for look-ups so far, to be freed in slices when the index is gone."""
+        for made in [*vars(self).values()]:
+            if isinstance(made, SlicedDict):
+                yield from ([*made], [*made.in_order()])
+            elif isinstance(made, dict):
+                yield from ([*made], [*made.values()])
+
     @cached_property
     def own_names(self) -> dict[int, str]:
         """Distinct names, by id, for entries that share layer, port, step and call."""

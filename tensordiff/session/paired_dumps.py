@@ -39,6 +39,11 @@ class NameIndexes:
         """The indexes of the reference and the candidate."""
         return Index(self.reference, self.rules, "reference"), Index(self.candidate, self.rules, "candidate")
 
+    @property
+    def made(self) -> tuple[Index, ...]:
+        """The indexes that were built so far."""
+        return self.both if "both" in vars(self) else ()
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairedDumps:

@@ -388,7 +388,8 @@ def _release(replaced: list[tuple[Session, Listing]]) -> None:
     """In a thread: free the rows and pairs of a replaced alignment, which nobody shows any more, in slices."""
     for _ in range(len(replaced)):
         session, listing = replaced.pop()
-        members: list[list[object]] = [[*listing.rows], [*listing.labels], [*session.alignment.pairs]]
-        listing.positions.release()
+        release(listing.rows, listing.labels, listing.positions)
+        members: list[list[object]] = [[*session.alignment.pairs]]
+        members += (part for index in session.dumps.names.made for part in index.members())
         del session, listing  # what held them goes first, or nothing were freed below
         release(*members)
