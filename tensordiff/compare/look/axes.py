@@ -126,6 +126,15 @@ class DumpAxes:
         itself = [at for at in within.get((entry.step, _parent(around)), ()) if entries[at].layer == around]
         return [entries[at] for at in sorted({*itself, *within.get((entry.step, around), ())})]
 
+    @property
+    def is_found(self) -> bool:
+        """Whether the entries were searched."""
+        return "_found" in vars(self)
+
+    def find(self) -> None:
+        """Search the entries."""
+        _ = self._found
+
     @cached_property
     def _found(self) -> _Found:
         found = _Found({}, [], {})

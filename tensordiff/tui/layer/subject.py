@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tensordiff.compare.hint import Hint
-from tensordiff.compare.look.axes import NamedShape, name_axes, token_ids_of
+from tensordiff.compare.look.axes import DumpAxes, NamedShape, name_axes, token_ids_of
 from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError, TensordiffError, printable
 from tensordiff.search.neighbours import RowNeighbours, neighbours_of
 from tensordiff.session.session import Session
+from tensordiff.util.garbage_collector import heap_frozen
 
 T = TypeVar("T")
 
@@ -62,8 +63,16 @@ class Subject:
     def _form(self) -> NamedShape:
         shape, entry = self.sides[0].shape, self.row.pair.reference
         plain = self.row.shape if self.row.shape is not None else shape
-        form = name_axes(entry, plain, self.session.reference_axes.tokens_of(entry.step))
+        form = name_axes(entry, plain, self._axes.tokens_of(entry.step))
         return form if plain == shape else NamedShape((*form.names, "re, im"), shape)
+
+    @property
+    def _axes(self) -> DumpAxes:
+        axes = self.session.reference_axes
+        if not axes.is_found:
+            with heap_frozen():  # what it finds stays, and is large: the collector need not visit it
+                axes.find()
+        return axes
 
     @property
     def heads(self) -> int | None:
@@ -72,7 +81,7 @@ class Subject:
 
     def _heads(self) -> int | None:
         shape = self.form.shape
-        return self.session.reference_axes.heads_of(self.row.pair.reference, shape[-1]) if shape else None
+        return self._axes.heads_of(self.row.pair.reference, shape[-1]) if shape else None
 
     @property
     def token_ids(self) -> tuple[int, ...]:
