@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -13,7 +13,7 @@ from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import Array
 from tensordiff.search.bisect import Bisect, Mark
 from tensordiff.search.bisect_outcome import BisectOutcome, check_neighbours, search_and_check
-from tensordiff.search.oracle import Answer, VerdictOracle, search
+from tensordiff.search.oracle import Answer, RowsByPosition, VerdictOracle, search
 from tests.making import MemoryTensor, nudged, numbers, pairs
 
 A = numbers(16, 16)
@@ -38,6 +38,17 @@ def oracle(*errors: float | None, limits: Limits | None = None, in_eight_bits: S
 def test_marks_by_the_floor(error: float, mark: Mark, verdict: str) -> None:
     made = oracle(error)
     assert (made.mark(0), made.row(0).verdict.name) == (mark, verdict)
+
+
+def test_rows_of_the_first_pairs_are_not_measured_again() -> None:
+    made = oracle(0.0, 0.1, 0.0, 0.1)
+    rows = [made.row(at) for at in range(4)]
+    known = replace(oracle(0.0, 0.1, 0.0, 0.1), rows=RowsByPosition(rows[:3]))
+    assert known.row(1) is rows[1] and 3 not in known.rows
+    assert known.row(3).verdict == rows[3].verdict
+    assert (list(known.rows), len(known.rows)) == ([0, 1, 2, 3], 4)
+    known.rows[0] = rows[1]
+    assert (known.row(0) is rows[1], len(known.rows)) == (True, 4)
 
 
 def test_what_cannot_be_read_is_skipped() -> None:
