@@ -93,11 +93,11 @@ _WORDS = [
     "glance",
 ]
 _NUMBER = re.compile(r"[0-9]+")
-HELD_OUT = range(364, 388)
+HELD_OUT = range(524, 548)
 """Seeds that are reported: nothing was tuned on them."""
 SPENT = (
     "0 to 60, 236 to 259, 300 to 323 and 400 to 423 were tuned on, "
-    "100 to 103, 108 to 111, 120 to 235 and 340 to 363 were looked at before"
+    "100 to 103, 108 to 111, 120 to 235, 340 to 387 and 500 to 523 were looked at before"
 )
 
 
