@@ -169,7 +169,7 @@ def _by_carried_error(error: float, carried: float | None, usual: float | None, 
         return Verdict("diverges", f"rel_l2 {error:.1e} is {times} ({carried:.1e})")
     came = "" if carried is None else f", though its input agrees ({carried:.1e})"
     stands_out = usual is not None and error > growth * max(usual, carried or 0.0)
-    if error <= floor.diverges and not stands_out:
+    if error <= max(floor.diverges, growth * (carried or 0.0)) and not stands_out:
         return Verdict("drifts", f"rel_l2 {error:.1e} is above rounding ({kind}){came}")
     return Verdict("diverges", f"rel_l2 {error:.1e}{came}")
 

@@ -78,6 +78,11 @@ def test_what_came_in_counts(error: float, carried: float, name: str) -> None:
     assert verdict(error, carried).name == name
 
 
+@pytest.mark.parametrize(("carried", "name"), [(2.4e-2, "diverges"), (2.8e-2, "drifts"), (3.1e-2, "drifts")])
+def test_what_a_layer_may_multiply_does_not_fall_where_its_input_still_agrees(carried: float, name: str) -> None:
+    assert verdict(1.1e-1, carried, ("bfloat16", "bfloat16")).name == name
+
+
 def test_the_reason_names_both_numbers() -> None:
     assert verdict(1e-1, 1e-7).why == "rel_l2 1.0e-01, though its input agrees (1.0e-07)"
     assert verdict(1e-1, 1e-4).why == "rel_l2 1.0e-01 is 1000 times the error of its input (1.0e-04)"
