@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from studies.models import reorder_sums
 from studies.museum.architectures import Architecture
 from studies.museum.exhibit import Change
-from studies.museum.questions import Asking, decoding_left, padded_left, padded_right, prompt
+from studies.museum.questions import Asking, decoding_at_length, decoding_left, padded_left, padded_right, prompt
 
 
 class Port(NamedTuple):
@@ -40,5 +40,6 @@ def ports_of(architecture: Architecture) -> Iterator[Port]:
         yield Port(f"padded right, {told}", padded_right, other)
     if architecture.input == "text" and architecture.has_cache:
         yield Port(f"padded left, decoding, {told}", decoding_left, other)
+        yield Port(f"decoding, {told}", decoding_at_length, other)
     elif architecture.input == "text":
         yield Port(f"padded left, {told}", padded_left, other)

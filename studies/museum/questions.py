@@ -96,6 +96,13 @@ def decoding(_: Architecture, seed: int) -> Question:
     return _decoded(Question((whole,)), seed, (1, 1))._replace(is_padded=False)
 
 
+def decoding_at_length(_: Architecture, seed: int) -> Question:
+    """A prompt of one row or of three without padding, and four tokens after it, one at a time."""
+    made = torch.Generator().manual_seed(1000 + seed)
+    ids = torch.randint(3, VOCABULARY, (1 + 2 * (seed % 2), TOKENS), generator=made)
+    return _decoded(Question((_text(ids, torch.ones_like(ids)),)), seed, (1,) * 4)._replace(is_padded=False)
+
+
 def chunks(_: Architecture, seed: int) -> Question:
     """A prompt in two pieces, the second on what the first left in the cache."""
     return _decoded(_halved(seed), seed, (TOKENS // 2,))._replace(is_padded=False)

@@ -68,8 +68,8 @@ class Comparer:
     """Layers of the reference whose counterparts round activations to 8 bits before they multiply."""
     reference_tf32: Tf32 = "nowhere"
     """Where the reference computed in TF32, which limits its precision there."""
-    is_dense: bool = False
-    """Whether the model is known to have no experts, so that no token can be routed differently."""
+    has_experts: bool | None = None
+    """Whether the model has experts, to which tokens may be routed differently; None if that is unknown."""
     cluster: str | None = None
     """The address of the cluster whose workers measure; None measures in this process."""
     reads_ahead: bool = False
@@ -88,7 +88,7 @@ class Comparer:
         """
         precision = Precision(self.run_dtypes, self.in_eight_bits, self.reference_tf32)
         has_gradients = any(pair.reference.is_gradient for pair in pairs)
-        judge = Judge(precision, pairing or Pairing(pairs), has_gradients=has_gradients, is_dense=self.is_dense)
+        judge = Judge(precision, pairing or Pairing(pairs), has_gradients=has_gradients, has_experts=self.has_experts)
         install_handler()
         if self.cluster is not None:
             yield from self._rows_by_cluster(judge, pairs, self.cluster)

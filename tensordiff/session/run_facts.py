@@ -33,10 +33,11 @@ def run_dtypes(reference: Dump, candidate: Dump) -> tuple[str, str] | None:
     return None if ours is None and theirs is None else (ours or "float64", theirs or "float64")
 
 
-def is_dense(reference: Dump) -> bool:
-    """Whether the capture recorded that the model has no experts."""
+def has_experts(reference: Dump) -> bool | None:
+    """Whether the model has experts, as the capture recorded it; None if it did not."""
     model = reference.facts.get("model")
-    return isinstance(model, Mapping) and model.get("experts") is False
+    recorded = model.get("experts") if isinstance(model, Mapping) else None
+    return recorded if isinstance(recorded, bool) else None
 
 
 def _recorded_dtype(dump: Dump) -> str | None:

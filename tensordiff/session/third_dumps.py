@@ -22,7 +22,7 @@ from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.quantized import layers_in_eight_bits
 from tensordiff.session.request import Request
 from tensordiff.session.rerun.injected_origin import origin_findings, refuse_other_origin
-from tensordiff.session.run_facts import is_dense, run_dtypes
+from tensordiff.session.run_facts import has_experts, run_dtypes
 from tensordiff.util.remote import RemotePath
 from tensordiff.weights.parameters import is_checkpoint
 
@@ -65,7 +65,7 @@ class ThirdDumps:
             are_parameters=is_checkpoint(reference) and is_checkpoint(candidate),
             in_eight_bits=layers_in_eight_bits(reference),
             reference_tf32=tf32_in(reference),
-            is_dense=is_dense(reference),
+            has_experts=has_experts(reference),
             cluster=cluster,
             reads_ahead=any(isinstance(dump.path, RemotePath) for dump in (reference, candidate)),
         )

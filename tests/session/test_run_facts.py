@@ -10,7 +10,7 @@ import pytest
 
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump
-from tensordiff.session.run_facts import is_dense, run_dtypes
+from tensordiff.session.run_facts import has_experts, run_dtypes
 from tests.making import held, numbers
 
 EXACT = numbers(24, 64)
@@ -48,8 +48,8 @@ def test_a_reference_that_names_eight_bits_is_believed_by_its_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "dense"),
-    [({"experts": False}, True), ({"experts": True}, False), ({}, False), (None, False), ("x", False)],
+    ("model", "has"),
+    [({"experts": False}, False), ({"experts": True}, True), ({"experts": 1}, None), ({}, None), (None, None), ("x", None)],
 )
-def test_a_model_has_experts_unless_its_capture_says_that_there_are_none(model: object, dense: bool) -> None:
-    assert is_dense(replace(dump(EXACT, None), facts={"model": model})) is dense
+def test_a_model_has_experts_or_not_where_its_capture_says_so(model: object, has: bool | None) -> None:
+    assert has_experts(replace(dump(EXACT, None), facts={"model": model})) is has

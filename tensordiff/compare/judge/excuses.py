@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from tensordiff.compare.judge.evidence import History, Measurement
-from tensordiff.compare.judge.uneven_errors import even_error, token_errors
+from tensordiff.compare.judge.uneven_errors import WRONG_TOKEN, even_error, largest_error, token_errors
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for, is_coarser, judge_diff
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dispatch import measure
@@ -22,6 +22,7 @@ from tensordiff.errors import printable
 _FEW_NUMBERS = 8
 _CANCELLED = 10.0  # factor over the floor for a few numbers whose terms cancel
 _MULTIPLIED = 3.0  # factor over the limit of healthy layers for a layer that scales small tokens up
+_MOST_OF_ERROR = 0.5  # share of the error of a module that its part must have, if the part is to explain it
 _GROWTH_OF_BLOCK = 4.5  # how much a whole block may amplify an error, in few bits
 
 
@@ -116,7 +117,7 @@ def unless_part_multiplies(history: History, row: Row, measured: Measurement) ->
         and part.amplification
         and history.upstream.inputs_of(part.pair)
         and part.diff
-        and 0.9 * error <= part.diff.rel_l2
+        and _MOST_OF_ERROR * error <= part.diff.rel_l2
     )
     times, part = max(factors, key=lambda one: one[0], default=(1.0, row))
     if times <= 1:
@@ -127,6 +128,28 @@ def unless_part_multiplies(history: History, row: Row, measured: Measurement) ->
     name = printable(part.pair.reference.layer.removeprefix(f"{row.pair.reference.layer}."))
     why = f"rel_l2 {error:.1e}, and {name}, which is right by itself, multiplies what it is given by {times:.1f}"
     return row._replace(verdict=Verdict("drifts", why))
+
+
+def unless_norm_multiplies_tokens(history: History, row: Row, measured: Measurement) -> Row:
+    """Excuse a module by whose norm alone a single token is wrong: it was small before, and not wrong by usual sizes."""
+    if row.is_input or row.worst_token is None or row.diff is None:
+        return row
+    upstream = history.upstream
+    carried, most = upstream.carried_into(row.pair), upstream.worst_agreeing
+    if judge_diff(row.diff, measured.dtypes, carried, Limits(), None, most).name == "diverges":
+        return row
+    norms = (one for one in upstream.parts_of(row.pair) if is_norm(one.pair.reference) and not one.is_input)
+    limit = WRONG_TOKEN * floor_for(*measured.dtypes)[1].diverges
+    for norm in norms:
+        errors = token_errors(norm.pair)
+        if norm.verdict.name == "diverges" or errors is None or not errors.max(initial=0.0) >= row.worst_token:
+            continue
+        given = [one for one in upstream.inputs_of(norm.pair) if one.shape == norm.shape]
+        if given and all(largest_error(one.pair) <= limit for one in given):
+            told = f"rel_l2 {row.diff.rel_l2:.1e} holds for most tokens; one is off by {row.worst_token:.1e}"
+            name = printable(norm.pair.reference.layer.removeprefix(f"{row.pair.reference.layer}."))
+            return row._replace(verdict=Verdict("drifts", f"{told}, which was small before {name} scaled it up"))
+    return row
 
 
 def is_norm(entry: Entry) -> bool:

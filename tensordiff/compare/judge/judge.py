@@ -46,6 +46,7 @@ _EXCUSES = (
     excuses.unless_small_tokens,
     excuses.unless_small_tokens_unseen,
     excuses.unless_part_multiplies,
+    excuses.unless_norm_multiplies_tokens,
     unseen_routes.unless_few_tokens,
     unseen_routes.unless_after_mixture,
     unseen_routes.unless_kept_wrong,
@@ -66,9 +67,9 @@ class Judge:
         pairing: Pairing | None = None,
         *,
         has_gradients: bool = False,
-        is_dense: bool = False,
+        has_experts: bool | None = None,
     ) -> None:
-        self.history = History(precision, pairing, is_dense=is_dense)
+        self.history = History(precision, pairing, has_experts=has_experts)
         self.gradients = GradientJudge(self.history) if has_gradients else None
         """Needed only if gradients follow, since it remembers every row of the forward."""
 
@@ -139,7 +140,7 @@ class Judge:
             self.history.upstream.record(row, golden)
             return row
         row, measured = self._by_worst_token(row, measured)
-        if row.verdict.name == "diverges" and not self._is_excused_block(row, measured):
+        if row.verdict.name == "diverges" and not self._is_excused_anyway(row, measured):
             kind, floor = floor_for(*measured.dtypes)
             few = unseen_routes.FEW_TOKENS if growth_of(kind) != GROWTH else 0.0
             least = floor.agrees if few else _OF_ONE_TOKEN * floor.agrees
@@ -174,6 +175,7 @@ class Judge:
 
     def _of_visible_tokens(self, row: Row, measured: Measurement, visible: Visible) -> Row:
         """Judge a row that does not agree by the tokens that are not padding."""
+        unpadded = self._excused(row, measured)
         measured = measured._replace(diff=measure(visible.ref, visible.cand))
         by_norm = self._verdict(measured, self.history.upstream.carried_into(row.pair))
         seen, measured = self._by_worst_token(row._replace(verdict=by_norm, worst_token=None), measured, visible)
@@ -182,7 +184,7 @@ class Judge:
         name = "drifts" if is_aside else verdict.name
         row = row._replace(
             verdict=Verdict(name, f"{verdict.why} ({visible.told})"), worst_token=seen.worst_token,
-            set_aside=row.verdict if is_aside and row.verdict.name == "diverges" else None,
+            set_aside=unpadded.verdict if is_aside and unpadded.verdict.name == "diverges" else None,
         )  # fmt: skip
         self.history.padding.record(row, is_wrong_in_padding=verdict.name == "agrees")
         if verdict.name == "agrees":
@@ -220,13 +222,17 @@ class Judge:
         """A row that does not agree, after checking everything that may excuse it."""
         if is_same_mask(row.pair, measured.diff):
             return row._replace(verdict=Verdict("agrees", "the same mask, in other numbers"), amplification=None)
+        return self._located(self._excused(row, measured), measured, hidden)
+
+    def _excused(self, row: Row, measured: Measurement) -> Row:
+        """A row with what may excuse it, or show it to be wrong by itself."""
         row = row._replace(verdict=experts.by_routes(self.history, row, measured))
         for check in _EXCUSES:
             row = check(self.history, row, measured) if row.verdict.name == "diverges" else row
         for promote in (passed_on, uneven_block, unseen_routes.wrong_right_tokens):
             if row.verdict.name == "drifts" and (wrong := promote(self.history, row, measured)) is not None:
                 row = row._replace(verdict=wrong)
-        return self._located(row, measured, hidden)
+        return row
 
     def _located(self, row: Row, measured: Measurement, hidden: float | None) -> Row:
         """A row that nothing excuses, after the injected run and the row's parts have been considered."""
@@ -240,8 +246,10 @@ class Judge:
         self.history.upstream.record(row, measured.golden, hidden if propagated is None else propagated)
         return row
 
-    def _is_excused_block(self, row: Row, measured: Measurement) -> bool:
-        """Whether a block is excused anyway, so that no padding needs to be guessed."""
+    def _is_excused_anyway(self, row: Row, measured: Measurement) -> bool:
+        """Whether known routes excuse a row, or it is a block that is excused, so that no padding is to be guessed."""
+        if experts.by_routes(self.history, row, measured).name != "diverges":
+            return True
         for check in (unseen_routes.unless_few_tokens, excuses.unless_block):
             row = check(self.history, row, measured) if row.verdict.name == "diverges" else row
         return row.verdict.name != "diverges"

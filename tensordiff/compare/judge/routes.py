@@ -141,8 +141,8 @@ def judge_routes(
         return (Verdict("agrees", "the same experts, in another order"), flips) if is_choice else None
     logits = _logits(row, before, ref, cand)
     if logits is not None:
-        return _by_logits(flips, *logits)
-    return _by_chance(flips, row, before, hidden, most_of_few=2 if was_right else 1)
+        return _by_logits(flips, *logits, was_right=was_right)
+    return _by_chance(flips, row, before, hidden, was_right=was_right)
 
 
 def judge_sorted(row: Row, before: Iterable[Row], *, is_padded: bool) -> tuple[Verdict, RouteFlips] | None:
@@ -196,21 +196,28 @@ def _is_near_router(layer: str, router: str) -> bool:
 
 
 def _by_chance(
-    flips: RouteFlips, row: Row, before: Iterable[Row], hidden: Mask | None, *, most_of_few: int
+    flips: RouteFlips, row: Row, before: Iterable[Row], hidden: Mask | None, *, was_right: bool
 ) -> tuple[Verdict, RouteFlips | None] | None:
     """The verdict on routes that no logits prove: whether no more of them differ than rounding may cause."""
     logits = router_logits(row, before, len(flips.flipped)) if is_router(row.pair) else None
     seen = flips.flipped if hidden is None or hidden.shape != flips.flipped.shape else flips.flipped & ~hidden
-    if logits is None or int(seen.sum()) > max(most_flips(*logits), _flips_of_few(*logits, most_of_few)):
+    if logits is None or int(seen.sum()) > max(most_flips(*logits), _flips_of_few(*logits, was_right=was_right)):
         return None
     told = f"{int(seen.sum())} of {flips.tokens} tokens took other experts, no more than rounding explains"
     return Verdict("drifts", told), flips._replace(is_proven=not seen.any())
 
 
-def _flips_of_few(ref: Array, cand: Array, most: int) -> int:
+def _flips_of_few(ref: Array, cand: Array, *, was_right: bool) -> int:
     """How many of the few tokens of a decoding batch may flip if the logits are as far apart as few bits make them."""
     apart = float(np.linalg.norm(cand - ref)) / max(float(np.linalg.norm(ref)), np.finfo(np.float64).tiny)
-    return most if 1 < len(ref) <= FEW_DECODED and apart > _OF_FEW_BITS else 0
+    if not _are_few(len(ref), was_right=was_right) or apart <= _OF_FEW_BITS:
+        return 0
+    return 2 if was_right else 1
+
+
+def _are_few(tokens: int, *, was_right: bool) -> bool:
+    """Whether tokens are too few to tell by what rule their experts are chosen; one alone, if it was right before."""
+    return (1 if was_right else 2) <= tokens <= FEW_DECODED
 
 
 def router_logits(row: Row, before: Iterable[Row], tokens: int) -> tuple[Array, Array] | None:
@@ -255,14 +262,16 @@ def _above(ratios: Array) -> NDArray[np.float64]:
     return np.array(found, np.float64).reshape(ratios.shape)
 
 
-def _by_logits(flips: RouteFlips, of_ref: Array, of_cand: Array) -> tuple[Verdict, RouteFlips | None]:
+def _by_logits(
+    flips: RouteFlips, of_ref: Array, of_cand: Array, *, was_right: bool
+) -> tuple[Verdict, RouteFlips | None]:
     """The verdict on routes that differ, by the logits of each side."""
     (ref, cand), flipped = flips.routes, flips.flipped
     told = f"{int(flipped.sum())} of {flips.tokens} tokens took other experts"
     if not np.isfinite(of_cand[flipped]).all():
         return Verdict("drifts", f"{told}, by odd logits"), flips
     are_best = bool(_are_best(cand, of_cand)[flipped].all())
-    if not are_best and len(ref) <= FEW_DECODED and int(flipped.sum()) <= 1 < len(ref):
+    if not are_best and _are_few(len(ref), was_right=was_right) and int(flipped.sum()) <= 1:
         why = f"{told}, of too few to tell by what rule they are chosen"
         return Verdict("drifts", why), flips._replace(is_proven=False)
     if not are_best:

@@ -248,3 +248,16 @@ def even_error(pair: Pair) -> float:
     """The error that a tensor would have if all its tokens had the same size."""
     errors = token_errors(pair)
     return 0.0 if errors is None or not errors.size else float(np.sqrt(np.square(errors).mean()))
+
+
+def largest_error(pair: Pair) -> float:
+    """The largest error of a token, relative to the usual size of tokens."""
+    sides = values_of(pair)
+    if sides is None or sides[0].ndim < 2 or not all(is_float(side.dtype) for side in sides):
+        return 0.0
+    ref, cand = (side.reshape(-1, side.shape[-1]) for side in sides)
+    step = max(1, ref.size // _MOST_READ)
+    wide, other = (side[::step].astype(np.float64) for side in (ref, cand))
+    with np.errstate(all="ignore"):
+        usual = float(np.median(np.linalg.norm(wide, axis=1)))
+        return float(np.linalg.norm(np.nan_to_num(other - wide), axis=1).max(initial=0.0)) / usual if usual else 0.0

@@ -35,7 +35,7 @@ def unless_few_tokens(history: History, row: Row, measured: Measurement) -> Row:
     is_alone = not history.upstream.has_inputs(row.pair) and not history.upstream.parts_of(row.pair)
     knows_routes = (mixture_of(entry.layer), entry.step) in history.upstream.same_routes
     weighs = is_router(row.pair) and _weighs_few(history, row)
-    may_hold_experts = is_block and is_alone and not history.is_dense
+    may_hold_experts = is_block and is_alone and history.has_experts is not False
     may_flip = may_hold_experts or (_are_experts(row) and not knows_routes) or weighs
     has_few_bits = growth_for(measured.dtypes) != GROWTH
     if row.is_input or measured.diff.apart or not (may_flip and has_few_bits):
@@ -43,10 +43,12 @@ def unless_few_tokens(history: History, row: Row, measured: Measurement) -> Row:
     errors = _errors_of_visible(history, row)
     if errors is None:
         return row
-    wrong = errors[errors > _most_of_right_tokens(history, measured)]
     few = _most_flips(row, errors.size, router_logits(row, history.upstream.latest_outputs, errors.size))
-    if errors.size > 1 and measured.diff.rel_l2 <= floor_for(*measured.dtypes)[1].diverges:
+    is_decoded = 0 < errors.size <= FEW_DECODED and entry.step > 0 and is_block and history.has_experts
+    if is_decoded or (errors.size > 1 and measured.diff.rel_l2 <= floor_for(*measured.dtypes)[1].diverges):
         few = max(few, 1.0)  # one of the few tokens of a decoding batch
+    right = _most_of_right_tokens(history, measured)
+    wrong = errors[errors > (min(right, float(errors.max() / 2)) if is_decoded else right)]
     if not 0 < wrong.size <= few or wrong.max() > _EXCHANGED:
         return row
     told = f"rel_l2 {measured.diff.rel_l2:.1e}, all of it in {wrong.size} of {errors.size} tokens"

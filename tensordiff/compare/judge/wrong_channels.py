@@ -121,11 +121,20 @@ def _error_of_a_tenth(ref: Reals, off: Reals, axis: int, noise: float) -> float 
     if length < _FEWEST or count < _FEWEST:
         return None
     with np.errstate(all="ignore"):
-        sizes, errors = (np.sqrt(np.square(np.nan_to_num(one)).mean(axis)) for one in (ref, off))
+        squares = [np.square(np.nan_to_num(one)) for one in (ref, off)]
+        sizes, errors = (np.sqrt(one.mean(axis)) for one in squares)
         wrong = (errors > _HALF_WRONG * sizes) & (errors > noise) & (sizes > 0)
+        wrong &= _are_wrong_without_worst(*squares, axis)
         if wrong.sum() < max(2.0, _TENTH * count):
             return None
         return float(np.median(errors[wrong] / sizes[wrong]))
+
+
+def _are_wrong_without_worst(ref: Reals, off: Reals, axis: int) -> NDArray[np.bool_]:
+    """Whether slices are also wrong without their worst element, which may be all that is wrong in a short one."""
+    worst = np.expand_dims(off.argmax(axis), axis)
+    rest = [one.sum(axis) - np.take_along_axis(one, worst, axis).squeeze(axis) for one in (ref, off)]
+    return np.asarray(rest[1] > _HALF_WRONG**2 * rest[0])
 
 
 def _of_loudest_channel(row: Row, measured: Measurement) -> WrongPart | None:
