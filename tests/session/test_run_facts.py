@@ -49,7 +49,14 @@ def test_a_reference_that_names_eight_bits_is_believed_by_its_values() -> None:
 
 @pytest.mark.parametrize(
     ("model", "has"),
-    [({"experts": False}, False), ({"experts": True}, True), ({"experts": 1}, None), ({}, None), (None, None), ("x", None)],
+    [
+        ({"experts": False}, False),
+        ({"experts": True}, True),
+        ({"experts": 1}, None),
+        ({}, None),
+        (None, None),
+        ("x", None),
+    ],
 )
 def test_a_model_has_experts_or_not_where_its_capture_says_so(model: object, has: bool | None) -> None:
     assert has_experts(replace(dump(EXACT, None), facts={"model": model})) is has

@@ -48,7 +48,9 @@ def of_visible(measured: Measurement) -> Measurement:
 class History:
     """What earlier pairs of a run say about the next one."""
 
-    def __init__(self, precision: Precision, pairing: Pairing | None = None, *, has_experts: bool | None = None) -> None:
+    def __init__(
+        self, precision: Precision, pairing: Pairing | None = None, *, has_experts: bool | None = None
+    ) -> None:
         self.has_experts = has_experts
         """Whether the model has experts; None if that is unknown."""
         self.upstream = UpstreamError(pairing)

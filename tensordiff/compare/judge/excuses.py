@@ -11,7 +11,13 @@ import math
 import numpy as np
 
 from tensordiff.compare.judge.evidence import History, Measurement
-from tensordiff.compare.judge.uneven_errors import WRONG_TOKEN, even_error, largest_error, token_errors
+from tensordiff.compare.judge.uneven_errors import (
+    WRONG_TOKEN,
+    error_of_worst_token,
+    even_error,
+    largest_error,
+    token_errors,
+)
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for, is_coarser, judge_diff
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dispatch import measure
@@ -70,11 +76,13 @@ def unless_cancelled(history: History, row: Row, measured: Measurement) -> Row:
 def unless_small_tokens(history: History, row: Row, measured: Measurement) -> Row:
     """Excuse a norm that scales small tokens up, so that its input is worse than the input's error says."""
     given = [] if row.is_input else history.upstream.inputs_of(row.pair)
-    even = max((even_error(other.pair) for other in given if other.shape == row.shape), default=0.0)
+    of_tokens = even_error if row.worst_token is None else error_of_worst_token
+    even = max((of_tokens(other.pair) for other in given if other.shape == row.shape), default=0.0)
     verdict = judge_diff(measured.diff, measured.dtypes, even, Limits(), None, history.upstream.worst_agreeing)
     if verdict.name == "diverges" or not even > (history.upstream.carried_into(row.pair) or 0.0):
         return row
-    why = f"rel_l2 {measured.diff.rel_l2:.1e}, and its input is off by {even:.1e} if all tokens count equally"
+    counted = "if all tokens count equally" if row.worst_token is None else "in one token"
+    why = f"rel_l2 {measured.diff.rel_l2:.1e}, and its input is off by {even:.1e} {counted}"
     return row._replace(verdict=Verdict("drifts", why))
 
 
@@ -131,7 +139,7 @@ def unless_part_multiplies(history: History, row: Row, measured: Measurement) ->
 
 
 def unless_norm_multiplies_tokens(history: History, row: Row, measured: Measurement) -> Row:
-    """Excuse a module by whose norm alone a single token is wrong: it was small before, and not wrong by usual sizes."""
+    """Excuse a module of which one token is wrong only because its norm scaled up what was small."""
     if row.is_input or row.worst_token is None or row.diff is None:
         return row
     upstream = history.upstream

@@ -250,6 +250,12 @@ def even_error(pair: Pair) -> float:
     return 0.0 if errors is None or not errors.size else float(np.sqrt(np.square(errors).mean()))
 
 
+def error_of_worst_token(pair: Pair) -> float:
+    """The largest error of a token, relative to that token's own size."""
+    errors = token_errors(pair)
+    return 0.0 if errors is None else float(errors.max(initial=0.0))
+
+
 def largest_error(pair: Pair) -> float:
     """The largest error of a token, relative to the usual size of tokens."""
     sides = values_of(pair)

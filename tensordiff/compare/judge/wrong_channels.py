@@ -121,10 +121,10 @@ def _error_of_a_tenth(ref: Reals, off: Reals, axis: int, noise: float) -> float 
     if length < _FEWEST or count < _FEWEST:
         return None
     with np.errstate(all="ignore"):
-        squares = [np.square(np.nan_to_num(one)) for one in (ref, off)]
-        sizes, errors = (np.sqrt(one.mean(axis)) for one in squares)
+        of_ref, of_error = (np.square(np.nan_to_num(one)) for one in (ref, off))
+        sizes, errors = (np.sqrt(one.mean(axis)) for one in (of_ref, of_error))
         wrong = (errors > _HALF_WRONG * sizes) & (errors > noise) & (sizes > 0)
-        wrong &= _are_wrong_without_worst(*squares, axis)
+        wrong &= _are_wrong_without_worst(of_ref, of_error, axis)
         if wrong.sum() < max(2.0, _TENTH * count):
             return None
         return float(np.median(errors[wrong] / sizes[wrong]))

@@ -29,14 +29,19 @@ def best(logits: Array) -> Array:
     return np.argsort(-logits, axis=1)[:, :2].copy()
 
 
-def rows(reference: dict[str, Array], candidate: dict[str, Array], steps: tuple[int, ...] = ()) -> dict[str, Row]:
+def rows(
+    reference: dict[str, Array],
+    candidate: dict[str, Array],
+    steps: tuple[int, ...] = (),
+    has_experts: bool | None = None,
+) -> dict[str, Row]:
     """Both sides in bfloat16, by the reference's names; each entry in its step, the first unless given."""
     found = pairs(short(reference), short(candidate))
     for k, step in enumerate(steps):
         one = found[k]
         moved = [side._replace(step=step) for side in (one.reference, one.candidate)]
         found = (*found[:k], replace(one, reference=moved[0], candidate=moved[1]), *found[k + 1 :])
-    return {row.pair.reference.name: row for row in Comparer().rows(found)}
+    return {row.pair.reference.name: row for row in Comparer(has_experts=has_experts).rows(found)}
 
 
 @pytest.mark.parametrize("has_inputs", [True, False])
@@ -196,3 +201,83 @@ def test_two_decoded_tokens_may_go_elsewhere_where_the_router_sent_the_prompt_ri
         for one in steps[1]
     ]
     assert list(Comparer().rows((*steps[0], *later)))[3].verdict.name == verdict
+
+
+@pytest.mark.parametrize(
+    ("has_experts", "errors", "verdict"),
+    [
+        (True, (0.5,), "drifts"),
+        (True, (0.5, QUIET), "drifts"),
+        (True, (0.06,), "drifts"),
+        (True, (0.5, 0.5), "diverges"),
+        (None, (0.5,), "diverges"),
+        (False, (0.5,), "diverges"),
+    ],
+)
+def test_one_decoded_token_of_a_block_may_go_elsewhere_if_the_model_has_experts(
+    has_experts: bool | None, errors: tuple[float, ...], verdict: str
+) -> None:
+    few = X[: len(errors)]
+    reference = {"layers.0-output": X, "layers.1-output": X, "layers.0(2)-output": few, "layers.1(2)-output": few}
+    decoded = np.concatenate([off(few, error, 5)[k : k + 1] for k, error in enumerate(errors)])
+    results = (off(X, QUIET, 2), off(X, QUIET, 3), off(few, QUIET, 4), decoded)
+    candidate = dict(zip(reference, results, strict=True))
+    row = rows(reference, candidate, (0, 0, 1, 1), has_experts)["layers.1(2)-output"]
+    assert row.verdict.name == verdict
+    assert row.is_undecided == (verdict == "drifts")
+
+
+@pytest.mark.parametrize(("prompt_is_right", "verdict"), [(True, "drifts"), (False, "diverges")])
+def test_one_decoded_token_is_too_few_to_tell_by_what_its_experts_are_chosen(
+    prompt_is_right: bool, verdict: str
+) -> None:
+    """A bias is added to the logits. The token's experts would be the best without it as well."""
+    names = ("b.moe.gate-output", "b.moe.experts-input_1")
+    chosen = best(LOGITS + numbers(8, seed=9))
+    alone = next(k for k in range(TOKENS) if set(chosen[k]) == set(best(LOGITS)[k]))
+    elsewhere = chosen if prompt_is_right else (chosen + 1) % 8
+    prompt = ((LOGITS, chosen), (off(LOGITS, 0.02), elsewhere))
+    token = slice(alone, alone + 1)
+    decoded = ((LOGITS[token], chosen[token]), (off(LOGITS[token], 0.02), (chosen[token] + 1) % 8))
+    steps = [pairs(*(short(dict(zip(names, side, strict=True))) for side in sides)) for sides in (prompt, decoded)]
+    later = [
+        replace(
+            one, index=2 + one.index, reference=one.reference._replace(step=1), candidate=one.candidate._replace(step=1)
+        )
+        for one in steps[1]
+    ]
+    assert list(Comparer().rows((*steps[0], *later)))[3].verdict.name == verdict
+
+
+def test_no_padding_is_guessed_for_what_known_routes_explain() -> None:
+    """Token 15 of two texts of 24, of which the tokens before it might be padding."""
+    reference, candidate = flipped()
+    wrong = off(X, QUIET, 5)
+    wrong[15] = numbers(64, seed=6)
+    reference |= {"a.moe.experts-output": X, "a.moe-output": X.reshape(2, 12, 64)}
+    candidate |= {"a.moe.experts-output": wrong, "a.moe-output": wrong.reshape(2, 12, 64)}
+    row = rows(reference, candidate)["a.moe-output"]
+    assert row.verdict.name == "drifts" and "took other experts" in row.verdict.why
+    assert row.set_aside is None
+
+
+def test_a_module_is_right_whose_norm_scales_small_tokens_up() -> None:
+    """One in many tokens nearly cancels before the norm, which makes it as large as all others."""
+    before, late = numbers(256, 64), 40
+    before[late] *= 1e-3
+    rounded = off(before, QUIET)
+    rounded[late] += 1e-3 * numbers(64, seed=8)
+
+    def normed(x: Array) -> Array:
+        return np.asarray(x / np.sqrt((x * x).mean(1, keepdims=True)))
+
+    names = ("m-input_0", "m.norm-input_0", "m.norm-output", "m-output")
+    given = numbers(256, 64, seed=9)
+    reference = dict(zip(names, (given, before, normed(before), normed(before)), strict=True))
+    candidate = dict(zip(names, (off(given, QUIET), rounded, normed(rounded), normed(rounded)), strict=True))
+    found = rows(reference, candidate)
+    assert found["m-output"].verdict.name == "drifts" and "scaled it up" in found["m-output"].verdict.why
+    rounded = off(before, QUIET)
+    rounded[late + 1] = numbers(64, seed=8)  # wrong by its usual size, which no norm makes of it
+    candidate = dict(zip(names, (off(given, QUIET), rounded, normed(rounded), normed(rounded)), strict=True))
+    assert rows(reference, candidate)["m-output"].verdict.name == "diverges"

@@ -53,6 +53,19 @@ def test_types_of_eight_bits_hold_nothing_small_beside_something_large() -> None
     assert judged(reference, candidate, ml_dtypes.float8_e4m3fn).verdict.name == "agrees"
 
 
+def test_one_wrong_row_of_four_makes_no_channel_wrong() -> None:
+    """Of a single token with four heads, of which a norm scaled one up: a short channel is mostly that row."""
+    reference = numbers(4, 16)
+    reference[:, :4] = 0.02 * np.sign(reference[:, :4])
+    reference[1, :4] *= 4
+    candidate = nudged(reference, 5e-3)
+    candidate[1, :4] *= 0.2
+    row = judged(reference, candidate, ml_dtypes.bfloat16)
+    assert "channels are completely wrong" not in row.verdict.why
+    candidate[[0, 2, 3], :4] *= 0.2
+    assert "channels are completely wrong" in judged(reference, candidate, ml_dtypes.bfloat16).verdict.why
+
+
 # --- wrong ----------------------------------------------------------------------------------------------
 
 
