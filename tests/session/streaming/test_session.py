@@ -231,8 +231,17 @@ def test_a_folder_that_holds_something_is_not_written_to(deep: str, tmp_path: Pa
 # --- the same answer --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("window", [LITTLE, ALL])
-@pytest.mark.parametrize("candidate", ["good", "bad", "glue"])
+@pytest.mark.parametrize(
+    ("candidate", "window"),
+    [
+        ("bad", LITTLE),
+        ("good", ALL),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("bad", ALL), ("good", LITTLE), ("glue", LITTLE), ("glue", ALL))
+        ),
+    ],
+)
 def test_two_sources_give_what_two_dumps_give(
     candidate: str, window: int, deep: str, captured: dict[str, Path]
 ) -> None:
@@ -241,8 +250,14 @@ def test_two_sources_give_what_two_dumps_give(
     assert found["verdict"] == ("agrees" if candidate == "good" else "diverges")
 
 
-@pytest.mark.parametrize("window", [1000, LARGEST, 8 * LARGEST])
-@pytest.mark.parametrize("candidate", ["good", "bad"])
+@pytest.mark.parametrize(
+    ("candidate", "window"),
+    [
+        ("bad", LARGEST),
+        *(pytest.param("bad", window, marks=pytest.mark.slow) for window in (1000, 8 * LARGEST)),
+        *(pytest.param("good", window, marks=pytest.mark.slow) for window in (1000, LARGEST, 8 * LARGEST)),
+    ],
+)
 def test_a_few_tensors_are_enough_for_two_sides_in_lockstep(
     candidate: str, window: int, deep: str, captured: dict[str, Path]
 ) -> None:
@@ -276,7 +291,7 @@ def test_what_was_let_go_for_good_makes_a_pair_unknown_and_not_right(
     assert all(whole["verdict"] == "agrees" for pair, whole in pairs if pair["verdict"] == "agrees")
 
 
-@pytest.mark.parametrize("window", [LITTLE, ALL])
+@pytest.mark.parametrize("window", [pytest.param(LITTLE, marks=pytest.mark.slow), ALL])
 def test_a_dump_and_a_source_give_what_two_dumps_give(window: int, deep: str, captured: dict[str, Path]) -> None:
     expected = with_dumps(captured, "good", "bad")
     assert streamed(captured["good"], deep + "bad", window) == expected
