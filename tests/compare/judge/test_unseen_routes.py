@@ -182,17 +182,13 @@ def test_a_first_block_of_which_one_text_is_right_is_wrong_below_the_floor_of_al
     assert (verdict.name, even.name) == ("diverges", "agrees") and "rounding is even" in verdict.why
 
 
-@pytest.mark.parametrize(("prompt_is_right", "verdict"), [(True, "drifts"), (False, "diverges")])
-def test_two_decoded_tokens_may_go_elsewhere_where_the_router_sent_the_prompt_rightly(
-    prompt_is_right: bool, verdict: str
-) -> None:
-    """What decides is not in the logits: a bias is added. Of the 24 tokens of the prompt one, or 20, went elsewhere."""
+Sides = tuple[tuple[Array, Array], tuple[Array, Array]]
+"""Of the reference and of the candidate: the logits of a router, and the experts that it chose."""
+
+
+def routes_of_decoded(prompt: Sides, decoded: Sides) -> Row:
+    """The row of the experts that were chosen for tokens that are decoded after a prompt."""
     names = ("b.moe.gate-output", "b.moe.experts-input_1")
-    count = 1 if prompt_is_right else 20
-    chosen = best(LOGITS + 3 * numbers(8, seed=9))
-    elsewhere = np.where(np.arange(TOKENS)[:, None] < count, (chosen + 1) % 8, chosen)
-    prompt = ((LOGITS, chosen), (off(LOGITS, 0.02), elsewhere))
-    decoded = ((LOGITS[:2], chosen[:2]), (off(LOGITS[:2], 0.02), (chosen[:2] + 1) % 8))
     steps = [pairs(*(short(dict(zip(names, side, strict=True))) for side in sides)) for sides in (prompt, decoded)]
     later = [
         replace(
@@ -200,7 +196,20 @@ def test_two_decoded_tokens_may_go_elsewhere_where_the_router_sent_the_prompt_ri
         )
         for one in steps[1]
     ]
-    assert list(Comparer().rows((*steps[0], *later)))[3].verdict.name == verdict
+    return list(Comparer().rows((*steps[0], *later)))[3]
+
+
+@pytest.mark.parametrize(("prompt_is_right", "verdict"), [(True, "drifts"), (False, "diverges")])
+def test_two_decoded_tokens_may_go_elsewhere_where_the_router_sent_the_prompt_rightly(
+    prompt_is_right: bool, verdict: str
+) -> None:
+    """What decides is not in the logits: a bias is added. Of the 24 tokens of the prompt one, or 20, went elsewhere."""
+    count = 1 if prompt_is_right else 20
+    chosen = best(LOGITS + 3 * numbers(8, seed=9))
+    elsewhere = np.where(np.arange(TOKENS)[:, None] < count, (chosen + 1) % 8, chosen)
+    prompt = ((LOGITS, chosen), (off(LOGITS, 0.02), elsewhere))
+    decoded = ((LOGITS[:2], chosen[:2]), (off(LOGITS[:2], 0.02), (chosen[:2] + 1) % 8))
+    assert routes_of_decoded(prompt, decoded).verdict.name == verdict
 
 
 @pytest.mark.parametrize(
@@ -232,21 +241,13 @@ def test_one_decoded_token_is_too_few_to_tell_by_what_its_experts_are_chosen(
     prompt_is_right: bool, verdict: str
 ) -> None:
     """A bias is added to the logits. The token's experts would be the best without it as well."""
-    names = ("b.moe.gate-output", "b.moe.experts-input_1")
     chosen = best(LOGITS + numbers(8, seed=9))
     alone = next(k for k in range(TOKENS) if set(chosen[k]) == set(best(LOGITS)[k]))
     elsewhere = chosen if prompt_is_right else (chosen + 1) % 8
     prompt = ((LOGITS, chosen), (off(LOGITS, 0.02), elsewhere))
     token = slice(alone, alone + 1)
     decoded = ((LOGITS[token], chosen[token]), (off(LOGITS[token], 0.02), (chosen[token] + 1) % 8))
-    steps = [pairs(*(short(dict(zip(names, side, strict=True))) for side in sides)) for sides in (prompt, decoded)]
-    later = [
-        replace(
-            one, index=2 + one.index, reference=one.reference._replace(step=1), candidate=one.candidate._replace(step=1)
-        )
-        for one in steps[1]
-    ]
-    assert list(Comparer().rows((*steps[0], *later)))[3].verdict.name == verdict
+    assert routes_of_decoded(prompt, decoded).verdict.name == verdict
 
 
 def test_no_padding_is_guessed_for_what_known_routes_explain() -> None:
