@@ -175,16 +175,16 @@ class Judge:
 
     def _of_visible_tokens(self, row: Row, measured: Measurement, visible: Visible) -> Row:
         """Judge a row that does not agree by the tokens that are not padding."""
-        unpadded = self._excused(row, measured)
-        measured = measured._replace(diff=measure(visible.ref, visible.cand))
+        unpadded, measured = measured, measured._replace(diff=measure(visible.ref, visible.cand))
         by_norm = self._verdict(measured, self.history.upstream.carried_into(row.pair))
         seen, measured = self._by_worst_token(row._replace(verdict=by_norm, worst_token=None), measured, visible)
         verdict = seen.verdict
         is_aside = verdict.name != "diverges" and self.history.padding.is_guessed(row)
         name = "drifts" if is_aside else verdict.name
+        set_aside = self._excused(row, unpadded).verdict if is_aside else None
         row = row._replace(
             verdict=Verdict(name, f"{verdict.why} ({visible.told})"), worst_token=seen.worst_token,
-            set_aside=unpadded.verdict if is_aside and unpadded.verdict.name == "diverges" else None,
+            set_aside=set_aside if set_aside is not None and set_aside.name == "diverges" else None,
         )  # fmt: skip
         self.history.padding.record(row, is_wrong_in_padding=verdict.name == "agrees")
         if verdict.name == "agrees":
@@ -248,8 +248,7 @@ class Judge:
 
     def _is_excused_anyway(self, row: Row, measured: Measurement) -> bool:
         """Whether known routes excuse a row, or it is a block that is excused, so that no padding is to be guessed."""
-        if experts.by_routes(self.history, row, measured).name != "diverges":
-            return True
+        row = row._replace(verdict=experts.by_routes(self.history, row, measured))
         for check in (unseen_routes.unless_few_tokens, excuses.unless_block):
             row = check(self.history, row, measured) if row.verdict.name == "diverges" else row
         return row.verdict.name != "diverges"

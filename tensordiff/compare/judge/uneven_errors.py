@@ -226,22 +226,32 @@ def are_few_wrong(pair: Pair, diff: Diff, own: tuple[str, str], way: tuple[str, 
 
 def token_errors(pair: Pair) -> NDArray[np.float64] | None:
     """The relative error of each token, or of evenly spread tokens; None if the tensor has no tokens."""
+    sides = _tokens_of(pair)
+    return None if sides is None else errors_of_tokens(*sides)
+
+
+def _tokens_of(pair: Pair) -> tuple[Array, Array] | None:
+    """Both sides of a pair of floats, if they have tokens."""
     sides = values_of(pair)
-    if sides is None or sides[0].ndim < 2 or not all(is_float(side.dtype) for side in sides):
-        return None
-    return errors_of_tokens(*sides)
+    has_tokens = sides is not None and sides[0].ndim >= 2 and all(is_float(side.dtype) for side in sides)
+    return sides if has_tokens else None
 
 
 def errors_of_tokens(ref: Array, cand: Array) -> NDArray[np.float64]:
     """The relative error of each row of two tensors, or of evenly spread rows."""
-    ref, cand = (side.reshape(-1, side.shape[-1]) for side in (ref, cand))
-    step = max(1, ref.size // _MOST_READ)
-    is_complex = any(side.dtype.kind == "c" for side in (ref, cand))
-    wide, other = (side[::step].astype(np.complex128 if is_complex else np.float64) for side in (ref, cand))
+    wide, other = _spread_rows(ref, cand)
     with np.errstate(all="ignore"):
         sizes = np.linalg.norm(wide, axis=1)
         errors = np.linalg.norm(other - wide, axis=1)
         return np.asarray(errors[sizes > 0] / sizes[sizes > 0])
+
+
+def _spread_rows(ref: Array, cand: Array) -> tuple[Array, Array]:
+    """The rows of two tensors, or evenly spread rows of large ones, in the widest type."""
+    ref, cand = (side.reshape(-1, side.shape[-1]) for side in (ref, cand))
+    step = max(1, ref.size // _MOST_READ)
+    widest = np.complex128 if any(side.dtype.kind == "c" for side in (ref, cand)) else np.float64
+    return ref[::step].astype(widest), cand[::step].astype(widest)
 
 
 def even_error(pair: Pair) -> float:
@@ -258,12 +268,10 @@ def error_of_worst_token(pair: Pair) -> float:
 
 def largest_error(pair: Pair) -> float:
     """The largest error of a token, relative to the usual size of tokens."""
-    sides = values_of(pair)
-    if sides is None or sides[0].ndim < 2 or not all(is_float(side.dtype) for side in sides):
+    sides = _tokens_of(pair)
+    if sides is None:
         return 0.0
-    ref, cand = (side.reshape(-1, side.shape[-1]) for side in sides)
-    step = max(1, ref.size // _MOST_READ)
-    wide, other = (side[::step].astype(np.float64) for side in (ref, cand))
+    wide, other = _spread_rows(*sides)
     with np.errstate(all="ignore"):
         usual = float(np.median(np.linalg.norm(wide, axis=1)))
         return float(np.linalg.norm(np.nan_to_num(other - wide), axis=1).max(initial=0.0)) / usual if usual else 0.0
